@@ -1,16 +1,16 @@
 //! One connection: operations to statements.
 
-use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
 use rusqlite::{CachedStatement, ErrorCode, OpenFlags, OptionalExtension, Row, params};
 
-use super::file::{self, FileId, Location, unreachable};
+use super::file::{self, Files, Found, Location, unreachable};
 use super::promises::GUARANTEES;
 use super::schema::{self, File, Problem};
 use super::time::{BootClock, millis};
 use crate::error::Error;
+use crate::fork;
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
 
 /// How often the file and its log are checked: other files may have taken their places.
@@ -48,6 +48,11 @@ const LOG_PAGES: (u64, u64) = (16, 1000);
 const SHARE_OF_LOG: u64 = 8;
 const PAGE: u64 = 4096;
 
+/// A log that is so many times as long is truncated, even if other processes have to be waited for;
+/// and how often it is tried to find a moment between their transactions.
+const LONGEST_LOG: u64 = 2;
+const TRUNCATE_TRIES: i32 = 2000;
+
 /// How often a batch that finds no room is retried after the log was truncated: other processes may
 /// fill the disk at the same time.
 const MAKES_ROOM: usize = 2;
@@ -57,6 +62,10 @@ const MAKES_ROOM: usize = 2;
 pub(super) enum Stop {
     /// Another process has locked the file.
     Busy,
+    /// Another process has the file locked, or replaces it, so that no connection could be opened.
+    BusyOpening,
+    /// This is a child of the process to which the connection belongs.
+    Astray,
     /// The disk has no room for the batch.
     Full(Error),
     Failed(Failure),
@@ -72,12 +81,16 @@ impl Stop {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) sql: rusqlite::Connection,
-    /// The file and its log. Another process that finds other files in their places does not see
-    /// what is written here.
-    ids: [Option<FileId>; 2],
-    log: PathBuf,
+    /// The process that opened it.
+    process: u64,
+    files: Files,
+    /// The files that are open. A process that finds other files in their places does not see what
+    /// is written here.
+    found: Found,
     /// When the files were last found in their places.
     seen: Duration,
+    /// The size of the log above which it is truncated.
+    longest_log: u64,
     file: File,
     /// The last number that this connection gave to an item.
     last: i64,
@@ -86,7 +99,8 @@ pub(super) struct Connection {
     swept: String,
 }
 
-/// Runs a batch. A connection is opened if there is none, or if its file is no longer in its place.
+/// Runs a batch. A connection is opened if there is none, or if its files are no longer in their
+/// places.
 pub(super) fn run(
     connection: &mut Option<Connection>,
     place: &Location,
@@ -97,33 +111,44 @@ pub(super) fn run(
         let now = clock.now();
         if now.saturating_sub(open.seen) > LOOK_EVERY {
             open.seen = now;
-            if open.ids != [FileId::of(&place.path), FileId::of(&open.log)] {
+            let found = open.files.find();
+            if found.ids != open.found.ids {
                 *connection = None;
+            } else if found.log_size > open.longest_log {
+                open.truncate_log();
             }
         }
     }
     let open = match connection {
         Some(open) => open,
-        None => connection.insert(Connection::open(place, clock).map_err(why)?),
+        None => connection.insert(Connection::open(place, clock).map_err(|problem| {
+            match why(problem) {
+                Stop::Busy => Stop::BusyOpening,
+                stop => stop,
+            }
+        })?),
     };
     let mut ran = open.run(clock, ops);
     for _ in 0..MAKES_ROOM {
-        if !(matches!(ran, Err(Stop::Full(_))) && open.make_room()) {
+        if !(matches!(ran, Err(Stop::Full(_))) && open.truncate_log()) {
             break;
         }
         ran = open.run(clock, ops);
     }
-    if let Err(Stop::Full(_) | Stop::Failed(_)) = ran {
+    match ran {
+        // The child of a signal handler that forked has returned into the batch. The locks on the
+        // files are its parent's, so the connection is neither used nor closed.
+        Err(Stop::Astray) => std::mem::forget(connection.take()),
         // The state of the connection may be part of the problem.
-        *connection = None;
+        Err(Stop::Full(_) | Stop::Failed(_)) => *connection = None,
+        _ => {}
     }
     ran
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        let path = self.sql.path().map(Path::new);
-        if self.ids != [path.and_then(FileId::of), FileId::of(&self.log)] {
+        if self.found.ids != self.files.find().ids {
             // Closing must not copy the log of this connection over later writes of other
             // processes.
             let _ = self.sql.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
@@ -134,8 +159,9 @@ impl Drop for Connection {
 impl Connection {
     fn open(place: &Location, clock: &BootClock) -> std::result::Result<Connection, Problem> {
         place.prepare()?;
+        let files = Files::of(&place.path)?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut sql = rusqlite::Connection::open_with_flags(&place.path, flags)?;
+        let mut sql = rusqlite::Connection::open_with_flags(&files.database, flags)?;
         sql.busy_timeout(Duration::ZERO)?;
         sql.set_prepared_statement_cache_capacity(32);
         let mode: String = sql.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
@@ -152,21 +178,30 @@ impl Connection {
              PRAGMA wal_autocheckpoint = {pages};"
         ))?;
         let file = schema::prepare(&mut sql, clock)?;
-        // The path as SQLite resolves it, through symbolic links.
-        let log = PathBuf::from(format!("{}-wal", sql.path().unwrap_or_default()));
-        let (ids, seen) = ([FileId::of(&place.path), FileId::of(&log)], clock.now());
+        // That was a transaction, so that all three files are open.
+        let (found, seen) = (files.find(), clock.now());
+        let (process, longest_log) = (fork::generation(), pages * PAGE * LONGEST_LOG);
         let (last, stored, swept) = (0, 0, String::new());
-        Ok(Connection { sql, ids, log, seen, file, last, stored, swept })
+        let open =
+            Connection { sql, process, files, found, seen, longest_log, file, last, stored, swept };
+        if !file::are_open_here(&open.found.ids) {
+            return Err(Problem::Replaced);
+        }
+        Ok(open)
     }
 
     fn run(&mut self, clock: &BootClock, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Stop> {
         let writes = ops.iter().any(Op::changes);
         if !writes && ops.len() == 1 {
-            return self.apply_all(clock, ops).map_err(why);
+            let ran = self.apply_all(clock, ops);
+            return if self.is_astray() { Err(Stop::Astray) } else { ran.map_err(why) };
         }
         let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN" };
         self.execute(begin).map_err(why)?;
         let ran = self.apply_all(clock, ops);
+        if self.is_astray() {
+            return Err(Stop::Astray);
+        }
         let replies = match ran {
             Ok(replies) => replies,
             Err(problem) => {
@@ -187,12 +222,27 @@ impl Connection {
         Ok(replies)
     }
 
-    /// Copies the write-ahead log into the file, and truncates it: the log may be what has filled a
-    /// small disk. True if a batch may now find room.
-    fn make_room(&self) -> bool {
+    /// Whether this is a child of the process that opened the connection.
+    fn is_astray(&self) -> bool {
+        fork::generation() != self.process
+    }
+
+    /// Copies the write-ahead log into the file, and truncates it. True if that succeeded.
+    ///
+    /// SQLite copies the log by itself when it has enough pages, but begins it anew only at a moment
+    /// when no other process reads it: on a busy file there is none, unless it is waited for.
+    fn truncate_log(&mut self) -> bool {
+        let briefly = |tries: i32| {
+            std::thread::yield_now();
+            tries < TRUNCATE_TRIES
+        };
         let checkpoint = |row: &Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
-        let copied = self.sql.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], checkpoint);
-        copied.is_ok_and(|(pages, copied)| pages == copied)
+        let copied = self
+            .sql
+            .busy_handler(Some(briefly))
+            .and_then(|()| self.sql.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], checkpoint));
+        let no_waiting = self.sql.busy_timeout(Duration::ZERO);
+        copied.is_ok_and(|(pages, copied)| pages == copied) && no_waiting.is_ok()
     }
 
     fn apply_all(
@@ -331,9 +381,9 @@ impl Connection {
         Ok(number)
     }
 
-    fn get(&self, now: &Now<'_>, key: &str) -> rusqlite::Result<Option<Found>> {
+    fn get(&self, now: &Now<'_>, key: &str) -> rusqlite::Result<Option<StoredItem>> {
         let found = |row: &Row<'_>| {
-            Ok(Found { value: row.get(0)?, number: row.get(1)?, expires: row.get(2)? })
+            Ok(StoredItem { value: row.get(0)?, number: row.get(1)?, expires: row.get(2)? })
         };
         self.cached(GET)?.query_row(params![key, now.boot], found).optional()
     }
@@ -389,7 +439,7 @@ impl Connection {
     }
 }
 
-struct Found {
+struct StoredItem {
     value: Vec<u8>,
     number: i64,
     expires: Option<i64>,
@@ -430,6 +480,7 @@ impl Now<'_> {
 fn why(problem: Problem) -> Stop {
     let error = match problem {
         Problem::Unfit(error) => return Stop::failed(error),
+        Problem::Replaced => return Stop::Busy,
         Problem::Sql(error) => error,
     };
     let said = error.to_string();

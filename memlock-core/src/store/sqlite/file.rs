@@ -1,7 +1,7 @@
 //! Whether a file is suitable for locks, and its creation.
 
 use std::ffi::CString;
-use std::fs::OpenOptions;
+use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind as IoKind;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -26,10 +26,66 @@ pub(super) struct FileId {
 
 impl FileId {
     /// The id of the file at this path, if there is one.
-    pub(super) fn of(path: &Path) -> Option<FileId> {
-        let found = std::fs::metadata(path).ok()?;
-        Some(FileId { device: found.dev(), inode: found.ino() })
+    fn of(path: &Path) -> Option<FileId> {
+        std::fs::metadata(path).ok().as_ref().map(FileId::from)
     }
+}
+
+impl From<&Metadata> for FileId {
+    fn from(found: &Metadata) -> FileId {
+        FileId { device: found.dev(), inode: found.ino() }
+    }
+}
+
+/// The paths of a database, its log and its index of the log, through all symbolic links.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) database: PathBuf,
+    log: PathBuf,
+    index: PathBuf,
+}
+
+/// Which files are at those paths, and the size of the log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) ids: [Option<FileId>; 3],
+    pub(super) log_size: u64,
+}
+
+impl Files {
+    /// Those of the database at this path, which has to exist.
+    pub(super) fn of(path: &Path) -> Result<Files> {
+        let database = path.canonicalize().map_err(|error| {
+            unreachable(format!("It was there, and is not any more ({error})."))
+        })?;
+        let beside = |end: &str| {
+            let mut path = database.clone().into_os_string();
+            path.push(end);
+            PathBuf::from(path)
+        };
+        Ok(Files { log: beside("-wal"), index: beside("-shm"), database })
+    }
+
+    pub(super) fn find(&self) -> Found {
+        let log = std::fs::metadata(&self.log).ok();
+        Found {
+            ids: [
+                FileId::of(&self.database),
+                log.as_ref().map(FileId::from),
+                FileId::of(&self.index),
+            ],
+            log_size: log.map_or(0, |log| log.len()),
+        }
+    }
+}
+
+/// Whether this process has all of these files open. SQLite opened them by their paths, where there
+/// may be others by now, so that it may have others open. True where `/proc` does not tell.
+pub(super) fn are_open_here(files: &[Option<FileId>]) -> bool {
+    let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") else { return true };
+    let open: Vec<FileId> =
+        descriptors.filter_map(|descriptor| FileId::of(&descriptor.ok()?.path())).collect();
+    files.iter().all(|file| file.is_some_and(|file| open.contains(&file)))
 }
 
 /// File systems that other hosts may write to at the same time, by their `statfs` numbers.
@@ -54,11 +110,22 @@ impl Location {
     /// Creates an empty file that only its owner can use, unless there is one, and checks its
     /// location.
     pub(super) fn prepare(&self) -> Result<()> {
+        // An existing file is not opened here: closing it would drop all locks that SQLite has on
+        // it in this process. A new one is opened for reading only: its descriptor may be the number
+        // of a standard stream that the program has closed.
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options.open(&self.path).map_err(|error| self.not_opened(&error))?;
-        let found = file.metadata().map_err(|error| self.not_opened(&error))?;
-        drop(file);
+        options.read(true).custom_flags(libc::O_CREAT | libc::O_EXCL).mode(0o600);
+        match options.open(&self.path) {
+            Ok(new) => drop(new),
+            Err(error) if error.kind() == IoKind::AlreadyExists => {}
+            Err(error) => return Err(self.not_opened(&error)),
+        }
+        let found = std::fs::metadata(&self.path).map_err(|error| self.not_opened(&error))?;
+        if found.is_dir() {
+            return Err(Error::protocol(
+                "It is a directory: name a file, which need not exist yet.",
+            ));
+        }
         if !found.is_file() {
             return Err(Error::protocol("It is not a regular file: name another one."));
         }
@@ -98,9 +165,6 @@ impl Location {
             IoKind::ReadOnlyFilesystem => Error::protocol(
                 "It is on a file system that is mounted read-only: name a file that can be written.",
             ),
-            IoKind::IsADirectory => {
-                Error::protocol("It is a directory: name a file, which need not exist yet.")
-            }
             _ => unreachable(format!("It cannot be opened: {error}.")),
         }
     }

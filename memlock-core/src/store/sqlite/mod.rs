@@ -11,7 +11,8 @@
 //! | `mod` | the URL, and retries while the file is locked |
 //! | `file` | whether a file is suitable for locks, and its creation |
 //! | `schema` | the tables, and the changes at a new boot of the host |
-//! | `connection` | one connection: operations to statements |
+//! | `shared` | one connection for each file and process |
+//! | `connection` | a connection: operations to statements |
 //! | `fork_safety` | SQLite across `fork` |
 //! | `promises` | what locks in a file promise |
 //! | `time` | the host's clock, the same in all its containers |
@@ -24,15 +25,17 @@ mod file;
 mod fork_safety;
 mod promises;
 mod schema;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod time;
 
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 #[cfg(feature = "admin")]
@@ -43,7 +46,10 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkLocal};
 use crate::name::percent_decode;
+#[cfg(feature = "admin")]
 use connection::Connection;
+use connection::Stop;
+use shared::SharedConnection;
 use time::BootClock;
 
 /// The pause between attempts once the file was found locked for longer than a transaction takes.
@@ -51,6 +57,11 @@ use time::BootClock;
 const PAUSE: Duration = Duration::from_micros(50);
 /// How many attempts are made without a pause.
 const SPINS: usize = 40;
+/// The pause at a file that has been locked for longer than [`STUCK`], and between two attempts to
+/// open one.
+const LONG_PAUSE: Duration = Duration::from_millis(1);
+/// No transaction takes so long.
+const STUCK: Duration = Duration::from_millis(100);
 
 /// The store for `sqlite:`.
 #[derive(Debug)]
@@ -59,7 +70,7 @@ pub(crate) struct Sqlite {
     io_timeout: Duration,
     clock: BootClock,
     /// A connection that a parent process opened is neither used nor closed.
-    connection: ForkLocal<Mutex<Option<Connection>>>,
+    connection: ForkLocal<Arc<SharedConnection>>,
 }
 
 impl Sqlite {
@@ -90,10 +101,18 @@ impl Sqlite {
         format!("the file {}", self.place.path.display())
     }
 
+    fn connection(&self) -> &Arc<SharedConnection> {
+        let shared = || Ok::<_, Infallible>(SharedConnection::to(&self.place));
+        match self.connection.get_or_try_init(shared) {
+            Ok(connection) => connection,
+            Err(never) => match never {},
+        }
+    }
+
     /// Uses the connection, if there is one.
     #[cfg(feature = "admin")]
     fn with<T>(&self, ask: impl FnOnce(&Connection) -> T) -> Option<T> {
-        let connection = self.connection.get().lock().unwrap_or_else(PoisonError::into_inner);
+        let connection = self.connection().lock();
         let _call = fork_safety::enter();
         connection.as_ref().map(ask)
     }
@@ -101,37 +120,46 @@ impl Sqlite {
     /// Runs a batch, and repeats it until the file is unlocked.
     fn attempt(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
         let process = fork::generation();
-        let mut connection = self.connection.get().lock().unwrap_or_else(PoisonError::into_inner);
         let began = self.clock.now();
         let mut tries = 0;
         loop {
-            // No fork happens while this is held.
-            let call = fork_safety::enter();
-            if fork::generation() != process {
-                return Err(Failure { error: fork::astray(), sent: false });
-            }
-            let ran = connection::run(&mut connection, &self.place, &self.clock, ops);
-            drop(call);
-            match ran {
+            let pause = match self.attempt_once(process, ops) {
                 Ok(replies) => return Ok(replies),
-                Err(connection::Stop::Failed(failure)) => return Err(failure),
-                Err(connection::Stop::Full(error)) => return Err(Failure { error, sent: false }),
-                Err(connection::Stop::Busy) => {}
-            }
+                Err(Stop::Failed(failure)) => return Err(failure),
+                Err(Stop::Full(error)) => return Err(Failure { error, sent: false }),
+                Err(Stop::Astray) => return Err(Failure { error: fork::astray(), sent: false }),
+                Err(Stop::Busy) => PAUSE,
+                Err(Stop::BusyOpening) => LONG_PAUSE,
+            };
             tries += 1;
-            if tries <= SPINS {
+            if tries <= SPINS && pause == PAUSE {
                 std::hint::spin_loop();
                 continue;
             }
-            if self.clock.now().saturating_sub(began) > self.io_timeout {
+            let waited = self.clock.now().saturating_sub(began);
+            if waited > self.io_timeout {
                 let error = file::unreachable(format!(
                     "Another process has kept it locked for {:?} (io_timeout).",
                     self.io_timeout
                 ));
                 return Err(Failure { error, sent: false });
             }
-            self.clock.sleep(PAUSE);
+            // A file that stays locked is no longer contended for: a process has stopped inside of
+            // a transaction.
+            self.clock.sleep(if waited > STUCK { LONG_PAUSE } else { pause });
         }
+    }
+
+    /// The connection is this thread's for one attempt only, so that no thread's time limit counts
+    /// for another.
+    fn attempt_once(&self, process: u64, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Stop> {
+        let mut connection = self.connection().lock();
+        // No fork happens while this is held.
+        let _call = fork_safety::enter();
+        if fork::generation() != process {
+            return Err(Stop::Astray);
+        }
+        connection::run(&mut connection, &self.place, &self.clock, ops)
     }
 }
 
@@ -148,9 +176,7 @@ impl Store for Sqlite {
 
     fn disconnect(&self) {
         if let Some(connection) = self.connection.existing() {
-            let mut connection = connection.lock().unwrap_or_else(PoisonError::into_inner);
-            let _call = fork_safety::enter();
-            *connection = None;
+            connection.close_if_unused();
         }
     }
 
@@ -179,12 +205,6 @@ impl Store for Sqlite {
     #[cfg(feature = "admin")]
     fn admin(&self, _node: usize) -> Result<Box<dyn Admin + '_>> {
         Ok(Box::new(admin::Tool { store: self }))
-    }
-}
-
-impl Drop for Sqlite {
-    fn drop(&mut self) {
-        self.disconnect();
     }
 }
 

@@ -56,6 +56,8 @@ pub(super) struct File {
 pub(super) enum Problem {
     Sql(rusqlite::Error),
     Unfit(Error),
+    /// Others were put in the places of the files while they were opened.
+    Replaced,
 }
 
 impl From<rusqlite::Error> for Problem {

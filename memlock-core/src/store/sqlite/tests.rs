@@ -1,3 +1,5 @@
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +29,13 @@ impl Directory {
 
     fn client(&self) -> Client {
         Client::connect(&format!("sqlite://{}", self.file().display())).unwrap()
+    }
+
+    /// A client that does not share its connection with [`Directory::client`], as those of other
+    /// processes do not.
+    fn other_client(&self) -> Client {
+        let url = format!("sqlite://{}?network=trust", self.file().display());
+        Client::connect(&url).unwrap()
     }
 
     fn sql(&self) -> rusqlite::Connection {
@@ -105,7 +114,7 @@ fn another_boot_id_of_the_same_host_frees_nothing() {
     let directory = Directory::new();
     let mut held = directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     directory.sql().execute_batch("UPDATE state SET boot = 'that of a container'").unwrap();
-    assert!(directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    assert!(directory.other_client().mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
     assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
@@ -115,7 +124,7 @@ fn another_time_of_the_same_boot_frees_nothing() {
     let directory = Directory::new();
     let mut held = directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     directory.sql().execute_batch("UPDATE state SET started = 0").unwrap();
-    assert!(directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    assert!(directory.other_client().mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
     let started: i64 =
         directory.sql().query_row("SELECT started FROM state", [], |row| row.get(0)).unwrap();
     assert!(started > 0, "the next opening can rely on it");
@@ -159,7 +168,7 @@ fn a_reboot_frees_what_was_held_and_keeps_lists_and_fences() {
     assert_eq!(base(&directory.sql()), 0);
     let before = "UPDATE state SET boot = 'the boot before', started = started - 60000";
     directory.sql().execute_batch(before).unwrap();
-    let after = directory.client();
+    let after = directory.other_client();
     let next = after.mutex("m", LEASE).unwrap().try_lock().unwrap().expect("it is free");
     assert!(base(&directory.sql()) > 0);
     assert!(next.fence() > last && next.fence() > held.fence());
@@ -188,7 +197,7 @@ fn a_file_that_was_replaced_is_another_life() {
     for name in ["locks.db", "locks.db-wal", "locks.db-shm"] {
         std::fs::remove_file(directory.0.join(name)).unwrap();
     }
-    let mut next = directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let mut next = directory.other_client().mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     std::thread::sleep(super::connection::LOOK_EVERY * 2);
     assert_eq!(held.unlock().unwrap(), Release::Lost);
     assert!(mutex.try_lock().unwrap().is_none());
@@ -207,6 +216,86 @@ fn a_log_that_was_removed_is_noticed() {
     std::thread::sleep(super::connection::LOOK_EVERY * 2);
     assert_eq!(held.unlock().unwrap(), Release::Lost);
     assert!(directory.0.join("locks.db-wal").exists(), "what is written now is seen by others");
+}
+
+/// Another process would make a new index, and both would write to one log.
+#[test]
+fn an_index_that_was_removed_is_noticed() {
+    let directory = Directory::new();
+    let mutex = directory.client().mutex("m", LEASE).unwrap();
+    let mut held = mutex.try_lock().unwrap().unwrap();
+    let index = directory.0.join("locks.db-shm");
+    std::fs::remove_file(&index).unwrap();
+    std::thread::sleep(super::connection::LOOK_EVERY * 2);
+    assert!(held.extend(LEASE).is_ok());
+    assert!(index.exists(), "what is written now is seen by others");
+    assert!(directory.other_client().mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+}
+
+#[test]
+fn a_path_of_any_bytes_is_watched_too() {
+    let directory = Directory::new();
+    let url = format!("sqlite://{}/%FF.db", directory.0.display());
+    let mutex = Client::connect(&url).unwrap().mutex("m", LEASE).unwrap();
+    let mut held = mutex.try_lock().unwrap().unwrap();
+    for end in [&b"-wal"[..], b"-shm"] {
+        let name = std::ffi::OsString::from_vec([&b"\xff.db"[..], end].concat());
+        std::fs::remove_file(directory.0.join(name)).unwrap();
+    }
+    std::thread::sleep(super::connection::LOOK_EVERY * 2);
+    assert_eq!(held.unlock().unwrap(), Release::Lost);
+}
+
+/// Closing any descriptor of a file drops all locks that the process has on it, and then another
+/// program could remove the log of the file.
+#[test]
+fn opening_a_second_client_keeps_the_locks_on_the_file() {
+    let directory = Directory::new();
+    let one = directory.client();
+    let _held = one.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let inode = std::fs::metadata(directory.file()).unwrap().ino().to_string();
+    let locks = || {
+        let all = std::fs::read_to_string("/proc/locks").unwrap();
+        let own = std::process::id().to_string();
+        let is_ours = |line: &&str| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.get(4) == Some(&&*own)
+                && words.get(5).is_some_and(|file| file.rsplit(':').next() == Some(&inode))
+        };
+        all.lines().filter(is_ours).count()
+    };
+    let before = locks();
+    assert!(before > 0);
+    let others = [directory.client(), directory.other_client()];
+    for other in &others {
+        assert!(other.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+        assert_eq!(locks(), before);
+    }
+    drop(others);
+    assert_eq!(locks(), before);
+}
+
+/// A file that is locked by another process costs each thread its own time limit only.
+#[test]
+fn threads_of_one_client_wait_for_the_file_at_the_same_time() {
+    let directory = Directory::new();
+    drop(directory.client().mutex("m", LEASE).unwrap().try_lock().unwrap());
+    let url = format!("sqlite://{}?io_timeout=200ms", directory.file().display());
+    let client = Client::connect(&url).unwrap();
+    drop(client.mutex("m", LEASE).unwrap().try_lock().unwrap());
+    let blocker = directory.sql();
+    blocker.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let began = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let tried = client.mutex("m", LEASE).unwrap().try_lock();
+                assert_eq!(tried.unwrap_err().kind(), ErrorKind::Unreachable);
+            });
+        }
+    });
+    // One after another, they would take 8 times 200 ms, and each may try three times.
+    assert!(began.elapsed() < Duration::from_millis(1400), "{:?}", began.elapsed());
 }
 
 #[test]
