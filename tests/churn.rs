@@ -18,15 +18,13 @@ use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::wait::entries;
 use memlock_core::{Client, OwnerRecord};
+use memlock_tests::chance::Chance;
 use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::{Marks, Stopwatch};
 
-use chance::Chance;
 use event::{Event, KEYS, What, name};
 use history::{History, Holder, Process, Sight};
 
-#[path = "support/churn/chance.rs"]
-mod chance;
 #[path = "support/churn/checks.rs"]
 mod checks;
 #[path = "support/churn/event.rs"]

@@ -1,5 +1,5 @@
-/* One of the processes of `make faults`, in C: client URL HISTORY SEED. It does what client.rs does, and writes the same
- * history, until its standard input ends. */
+/* One of the processes of `make faults`, in C: client URL HISTORY SEED. It does what client.rs does, and writes a
+ * history of the same format (tests/support/history.rs), until its standard input ends. */
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,6 +1,7 @@
 """One of the processes of `make faults`, in Python: client.py URL HISTORY SEED.
 
-It does what client.rs does, and writes the same history, until its standard input ends.
+It does what client.rs does, and writes a history of the same format (tests/support/history.rs),
+until its standard input ends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 //! One of the processes of `make faults`, in Rust: `fault-client URL HISTORY SEED [credulous]`. Two
 //! threads contend for three mutexes and the permits of two semaphores, insert into a distinct
-//! list, and write down what they do, until standard input ends. client.c and client.py do the
-//! same.
+//! list, and write down what they do as [`memlock_tests::history`] says, until standard input ends.
+//! client.c and client.py do the same.
 //!
 //! Of the first semaphore no client wants more than one permit, so that none reserves several, and
 //! a refusal is due to its holders.
@@ -12,30 +12,27 @@
 //! A `credulous` one is wrong on purpose: it takes no notice of its deadlines, and believes in what
 //! it was granted for as long as it likes. The checker has to find it, with locks and with permits.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment, SystemClock};
 use memlock_core::{
-    Client, DistinctList, Error, Extension, Insertion, Lock, Permit, Release, Request, Semaphore,
-    SetUp, Wait, Waited,
+    Client, DistinctList, Error, Extension, Insertion, Lock, Permit, Request, Semaphore, SetUp,
+    Wait, Waited,
 };
-
-use chance::Chance;
-
-#[path = "../support/churn/chance.rs"]
-mod chance;
+use memlock_tests::chance::Chance;
+use memlock_tests::history::answer::{DUPLICATE, EXISTS, LOST, NOT_FOUND, NOT_HELD, OK};
+use memlock_tests::history::{Op, Writer, answer};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const NAMES: u64 = 3;
 /// Each semaphore's name, how many permits it has, and how many are asked for at most.
 const SEMAPHORES: [(&str, u32, u32); 2] = [("p0", 2, 1), ("p1", 4, 3)];
-const SESSION: u128 = 2000;
-const KEY: u128 = 4;
+const SESSION: Duration = Duration::from_secs(2);
+const KEY: Duration = Duration::from_millis(4);
 const SESSION_LIFE: Duration = Duration::from_secs(60);
 /// Some hold until so long before their deadline: so much of a lease must be true.
 const SHORTLY: Duration = Duration::from_millis(30);
@@ -43,16 +40,6 @@ const SHORTLY: Duration = Duration::from_millis(30);
 const AFTER_FAILURE: Duration = Duration::from_millis(10);
 /// For how long a credulous one believes in a lock, whatever it asked for.
 const CREDULITY: Duration = Duration::from_secs(5);
-
-const OK: i32 = 0;
-const BUSY: i32 = 1;
-const TIMED_OUT: i32 = 2;
-const DUPLICATE: i32 = 3;
-const EXISTS: i32 = 4;
-const NOT_HELD: i32 = 5;
-const LOST: i32 = 6;
-const NOT_FOUND: i32 = 7;
-const INTERRUPTED: i32 = 8;
 
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -62,14 +49,15 @@ fn main() -> Result<(), Failure> {
         _ => return Err("fault-client URL HISTORY SEED [credulous]".into()),
     };
     let client = Client::connect(url)?;
-    let history = OpenOptions::new().create(true).append(true).open(history)?;
+    let history = Writer::open(history)?;
     let mut chance = Chance(seed.parse()?);
     let stopped = AtomicBool::new(false);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..2)
             .map(|number| {
                 let chance = Chance(chance.number());
-                let (client, history, stopped) = (&client, &history, &stopped);
+                let (client, history) = (&client, history.of_thread(number));
+                let stopped = &stopped;
                 scope.spawn(move || -> Result<(), Failure> {
                     let lease = Duration::from_secs(1);
                     let open = |(name, permits, _)| client.semaphore(name, permits, lease);
@@ -89,13 +77,13 @@ fn main() -> Result<(), Failure> {
 /// One thread.
 struct Worker<'a> {
     client: &'a Client,
-    history: &'a File,
+    history: Writer,
     number: u64,
     chance: Chance,
     credulous: bool,
     semaphores: Vec<Semaphore>,
     list: Option<DistinctList>,
-    session: u128,
+    session: u64,
 }
 
 impl Worker<'_> {
@@ -114,54 +102,47 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// One write, so that a kill costs no more than the end of a line.
-    fn say(&self, text: &str) -> Result<(), Failure> {
-        let mut history = self.history;
-        let line = format!("{} {} {text}\n", now().as_nanos(), self.number);
-        Ok(history.write_all(line.as_bytes())?)
-    }
-
-    fn call(&self, op: &str, name: &str, first: u128, second: u128) -> Result<(), Failure> {
-        self.say(&format!("call {op} {name} {first} {second}"))
+    fn call(&self, op: &Op, name: &str) -> Result<(), Failure> {
+        self.history.call(op, name)?;
+        Ok(())
     }
 
     fn done(&self, answer: i32, first: u64, second: Duration) -> Result<(), Failure> {
-        self.say(&format!("done {answer} {first} {} ", second.as_nanos()))
+        Ok(self.history.done(answer, first, second)?)
     }
 
     fn failed(&self, error: &Error, second: Duration) -> Result<(), Failure> {
-        let said = error.to_string().replace('\n', " ");
-        self.say(&format!("done {} 0 {} {said}", error.kind().answer().code(), second.as_nanos()))?;
+        self.history.failed(error, second)?;
         thread::sleep(AFTER_FAILURE);
         Ok(())
     }
 
     fn contend(&mut self) -> Result<(), Failure> {
         let name = format!("m{}", self.chance.below(NAMES));
-        let (lease, millis) = self.lease_and_wait();
-        let wait = Wait::at_most(Duration::from_millis(millis));
+        let (lease, wait) = self.lease_and_wait();
         let mutex = self.client.mutex(&name, lease)?;
-        self.call("lock", &name, lease.as_millis(), millis.into())?;
-        let answer = match mutex.lock_with(&wait) {
+        self.call(&Op::Lock { lease, wait: Some(wait) }, &name)?;
+        let answer = match mutex.lock_with(&Wait::at_most(wait)) {
             Ok(Waited::Done(lock)) => {
                 self.done(OK, lock.fence(), self.believed(lock.deadline()))?;
                 return self.hold(&name, lock, lease);
             }
-            Ok(other) => refusal(&other),
+            Ok(other) => answer::refusal(&other),
             Err(error) => return self.failed(&error, Duration::ZERO),
         };
         self.done(answer, 0, Duration::ZERO)
     }
 
-    fn lease_and_wait(&mut self) -> (Duration, u64) {
+    fn lease_and_wait(&mut self) -> (Duration, Duration) {
         let lease =
             Duration::from_millis(1000 + if self.credulous { 0 } else { self.chance.below(1000) });
-        (lease, if self.chance.below(10) < 4 { 0 } else { 50 + self.chance.below(1450) })
+        let wait = if self.chance.below(10) < 4 { 0 } else { 50 + self.chance.below(1450) };
+        (lease, Duration::from_millis(wait))
     }
 
     fn hold(&mut self, name: &str, mut lock: Lock, lease: Duration) -> Result<(), Failure> {
         if self.believed(lock.deadline()) > now() {
-            self.say("enter")?;
+            self.history.enter()?;
             match self.chance.below(1000) {
                 _ if self.credulous => thread::sleep(CREDULITY),
                 0 => thread::sleep(lease + Duration::from_millis(self.chance.below(2500))),
@@ -170,14 +151,12 @@ impl Worker<'_> {
                 12..28 => thread::sleep(self.chance.millis(20, 120)),
                 _ => thread::sleep(Duration::from_millis(self.chance.below(3))),
             }
-            self.say("leave")?;
+            self.history.leave()?;
         }
         for _ in 0..2 {
-            self.call("unlock", name, 0, 0)?;
+            self.call(&Op::Unlock, name)?;
             match lock.unlock() {
-                Ok(Release::Released) => return self.done(OK, 0, Duration::ZERO),
-                Ok(Release::Lost) => return self.done(LOST, 0, Duration::ZERO),
-                Ok(Release::NotHeld) => return self.done(NOT_HELD, 0, Duration::ZERO),
+                Ok(released) => return self.done(answer::release(released), 0, Duration::ZERO),
                 Err(error) => self.failed(&error, Duration::ZERO)?,
             }
         }
@@ -186,7 +165,7 @@ impl Worker<'_> {
     }
 
     fn extend(&mut self, name: &str, lock: &mut Lock, lease: Duration) -> Result<(), Failure> {
-        self.call("extend", name, lease.as_millis(), 0)?;
+        self.call(&Op::Extend { lease }, name)?;
         match lock.extend(lease) {
             Ok(Extension::Extended) => {
                 self.done(OK, 0, self.believed(lock.deadline()))?;
@@ -208,20 +187,18 @@ impl Worker<'_> {
         let place =
             if self.credulous { 1 } else { self.chance.below(SEMAPHORES.len() as u64) as usize };
         let (name, _, most) = SEMAPHORES[place];
-        let (lease, millis) = self.lease_and_wait();
-        let wait = Wait::at_most(Duration::from_millis(millis));
+        let (lease, wait) = self.lease_and_wait();
         let permits = if self.credulous { most } else { 1 + self.chance.below(most.into()) as u32 };
-        let request =
-            Request { permits, priority: self.chance.below(3) as i64 - 1, ..Request::default() };
+        let priority = self.chance.below(3) as i64 - 1;
+        let request = Request { permits, priority, ..Request::default() };
         let semaphore = self.semaphores[place].with_lease(lease)?;
-        let (ms, priority) = (lease.as_millis(), request.priority);
-        self.say(&format!("call acquire {name} {ms} {millis} {permits} {priority}"))?;
-        let answer = match semaphore.acquire_with(request, &wait) {
+        self.call(&Op::Acquire { lease, wait: Some(wait), permits, priority }, name)?;
+        let answer = match semaphore.acquire_with(request, &Wait::at_most(wait)) {
             Ok(Waited::Done(permit)) => {
                 self.done(OK, permit.permits().into(), self.believed(permit.deadline()))?;
                 return self.use_permits(name, permit, lease);
             }
-            Ok(other) => refusal(&other),
+            Ok(other) => answer::refusal(&other),
             Err(error) => return self.failed(&error, Duration::ZERO),
         };
         self.done(answer, 0, Duration::ZERO)
@@ -248,11 +225,9 @@ impl Worker<'_> {
         // Some release what they have released.
         let again = self.chance.below(16) == 0;
         for _ in 0..2 {
-            self.call("release", name, 0, 0)?;
+            self.call(&Op::Release, name)?;
             let answer = match permit.release() {
-                Ok(Release::Released) => OK,
-                Ok(Release::Lost) => LOST,
-                Ok(Release::NotHeld) => NOT_HELD,
+                Ok(released) => answer::release(released),
                 Err(error) => {
                     self.failed(&error, Duration::ZERO)?;
                     continue;
@@ -268,7 +243,7 @@ impl Worker<'_> {
     }
 
     fn prolong(&mut self, name: &str, permit: &mut Permit, lease: Duration) -> Result<(), Failure> {
-        self.call("prolong", name, lease.as_millis(), 0)?;
+        self.call(&Op::Prolong { lease }, name)?;
         match permit.extend(lease) {
             Ok(Extension::Extended) => {
                 self.done(OK, 0, self.believed(permit.deadline()))?;
@@ -282,8 +257,9 @@ impl Worker<'_> {
     }
 
     fn insert(&mut self) -> Result<(), Failure> {
-        let millis = now().as_millis();
-        let (session, key) = (millis / SESSION, millis / KEY);
+        let now = now();
+        let count = |step: Duration| (now.as_millis() / step.as_millis()) as u64;
+        let (session, key) = (count(SESSION), count(KEY));
         let name = format!("s{session}");
         if self.session != session {
             (self.session, self.list) = (session, None);
@@ -292,7 +268,7 @@ impl Worker<'_> {
             Some(list) => list,
             None => {
                 let mut list = self.client.distinct_list(&name)?;
-                self.call("setup", &name, 0, 0)?;
+                self.call(&Op::SetUp, &name)?;
                 match list.set_up(SESSION_LIFE) {
                     Ok(SetUp::Created) => self.done(OK, 0, Duration::ZERO)?,
                     Ok(SetUp::Joined) => self.done(EXISTS, 0, Duration::ZERO)?,
@@ -301,7 +277,7 @@ impl Worker<'_> {
                 list
             }
         };
-        self.call("insert", &name, key, 0)?;
+        self.call(&Op::Insert { key }, &name)?;
         match list.insert(key.to_string()) {
             Ok(Some(Insertion::First(id))) => self.done(OK, id, Duration::ZERO)?,
             Ok(Some(Insertion::Duplicate(id))) => self.done(DUPLICATE, id, Duration::ZERO)?,
@@ -310,14 +286,6 @@ impl Worker<'_> {
         }
         self.list = Some(list);
         Ok(())
-    }
-}
-
-fn refusal<T>(waited: &Waited<T>) -> i32 {
-    match waited {
-        Waited::Busy => BUSY,
-        Waited::TimedOut => TIMED_OUT,
-        _ => INTERRUPTED,
     }
 }
 

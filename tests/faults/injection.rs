@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use memlock_tests::cable::Cable;
 use memlock_tests::disk::Disk;
+use memlock_tests::history::Span;
 use memlock_tests::proxy::{Fault, Match};
 use memlock_tests::server::Memcached;
 
 use crate::cuts::Cutter;
-use crate::history::Span;
 use crate::world::World;
 use crate::{Failure, now};
 

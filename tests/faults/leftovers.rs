@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::{Client, Request, Wait, Waited};
+use memlock_tests::check::{KEPT, Semaphore};
 
-use crate::check::KEPT;
 use crate::world::{NAMES, SEMAPHORES};
 use crate::{Failure, now};
 
@@ -23,7 +23,7 @@ const STEP: Duration = Duration::from_millis(20);
 pub(crate) fn permits(client: &Client, within: Duration) -> Result<Vec<String>, Failure> {
     let end = now() + within;
     let mut found = Vec::new();
-    for (name, size) in SEMAPHORES {
+    for Semaphore { name, permits: size, .. } in SEMAPHORES {
         let semaphore = client.open_semaphore(name, MIN_LEASE)?;
         let status = loop {
             match semaphore.status()? {
@@ -83,7 +83,7 @@ mod tests {
     fn permits_that_somebody_keeps_are_found() {
         let client = Client::connect("memory://left-permits").unwrap();
         assert!(permits(&client, SOON).unwrap().is_empty(), "nobody has used any");
-        let [(_, two), (name, four)] = SEMAPHORES;
+        let [Semaphore { permits: two, .. }, Semaphore { name, permits: four, .. }] = SEMAPHORES;
         let semaphore = client.semaphore(name, four, LONG).unwrap();
         let kept = semaphore.acquire().unwrap();
         one_finding(permits(&client, SOON).unwrap(), "p1 had 4 permits");

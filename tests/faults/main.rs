@@ -7,8 +7,8 @@
 //! - [`injection`]: the faults; [`cuts`] and [`memlock_tests::cable`] are two that need more.
 //! - [`processes`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py
 //!   are the clients.
-//! - [`history`], [`check`]: what they wrote down, and what it must show; [`leftovers`]: what they
-//!   leave behind.
+//! - [`memlock_tests::history`], [`memlock_tests::check`]: what they wrote down, and what it must
+//!   show; [`leftovers`]: what they leave behind.
 //! - [`round`], [`soak`], [`growth`], [`report`]: the two ways to run all that, and the report.
 
 // A program that reports by a table.
@@ -23,12 +23,8 @@ use memlock_core::clock::{Clock, SystemClock};
 use injection::Injection;
 use processes::Programs;
 
-#[path = "../support/churn/chance.rs"]
-mod chance;
-mod check;
 mod cuts;
 mod growth;
-mod history;
 mod injection;
 mod leftovers;
 mod processes;

@@ -10,9 +10,9 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_tests::cable;
+use memlock_tests::chance::Chance;
+use memlock_tests::history::{Reader, Span};
 
-use crate::chance::Chance;
-use crate::history::{Reader, Span};
 use crate::{Failure, now};
 
 /// How long clients may take to begin.
@@ -140,6 +140,15 @@ impl ClientProcess {
     /// The processes that run, by their numbers.
     pub(crate) fn pids(&self) -> HashMap<usize, u32> {
         self.members.iter().map(|member| (member.number, member.child.id())).collect()
+    }
+
+    /// The histories that end within a line, of processes that were not killed.
+    pub(crate) fn half_lines(&self) -> Vec<String> {
+        let cut_off = self.readers.iter().enumerate().filter(|(_, reader)| reader.is_cut_off());
+        let alive = cut_off.filter(|(number, _)| !self.deaths.contains_key(number));
+        alive
+            .map(|(number, _)| format!("the history of process {number} ends within a line"))
+            .collect()
     }
 
     /// Kills one that is not spared, and starts another of its kind.

@@ -1,11 +1,52 @@
 //! The table.
 
-use crate::check::{Tally, Verdict};
+use memlock_tests::check::Verdict;
+use memlock_tests::history::{Call, Op, answer};
 
 /// How many findings are shown of one round.
 const SHOWN: usize = 4;
 /// How long a finding may be.
 const WIDTH: usize = 900;
+
+/// How often what was answered.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) calls: usize,
+    pub(crate) granted: usize,
+    /// How often permits were.
+    pub(crate) permitted: usize,
+    pub(crate) refused: usize,
+    pub(crate) inserted: usize,
+    pub(crate) lost: usize,
+    pub(crate) unreachable: usize,
+    pub(crate) unknown: usize,
+    pub(crate) protocol: usize,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, calls: &[Call]) {
+        for call in calls {
+            let Some(said) = call.answer().filter(|_| call.op != Op::Inside) else { continue };
+            self.calls += 1;
+            let count = match (&call.op, said) {
+                (Op::Lock { .. }, answer::OK) => &mut self.granted,
+                (Op::Acquire { .. }, answer::OK) => &mut self.permitted,
+                (_, answer::BUSY | answer::TIMED_OUT) => &mut self.refused,
+                (Op::Insert { .. }, answer::OK | answer::DUPLICATE) => &mut self.inserted,
+                (_, answer::LOST) => &mut self.lost,
+                (_, answer::UNREACHABLE) => &mut self.unreachable,
+                (_, answer::UNKNOWN) => &mut self.unknown,
+                (_, answer::PROTOCOL) => &mut self.protocol,
+                _ => continue,
+            };
+            *count += 1;
+        }
+    }
+
+    pub(crate) fn errors(&self) -> usize {
+        self.unreachable + self.unknown + self.protocol
+    }
+}
 
 pub(crate) fn head() -> String {
     format!(

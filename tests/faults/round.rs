@@ -5,15 +5,17 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
-use crate::check::{Facts, Tally, Verdict, check};
+use memlock_tests::cable::Cable;
+use memlock_tests::check::{Facts, Verdict, check};
+use memlock_tests::disk::Disk;
+use memlock_tests::history::Call;
+
 use crate::cuts::{Cutter, Side};
-use crate::history::Call;
 use crate::injection::Injection;
 use crate::processes::{Kind, Programs, USUAL};
+use crate::report::Tally;
 use crate::world::{LONG, SHORT, Setting, World};
 use crate::{Failure, now};
-use memlock_tests::cable::Cable;
-use memlock_tests::disk::Disk;
 
 /// How often a round looks at its clients, and at the time.
 const STEP: Duration = Duration::from_millis(10);

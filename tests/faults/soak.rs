@@ -4,14 +4,16 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use crate::check::{BOUND, Tally, Verdict, check};
+use memlock_tests::cable::Cable;
+use memlock_tests::check::{Verdict, check};
+use memlock_tests::history::Call;
+
 use crate::cuts::{Cutter, Side};
-use crate::history::Call;
 use crate::injection::{Injection, Undo};
 use crate::processes::{Kind, Programs, USUAL};
-use crate::world::{SHORT, Setting, World};
+use crate::report::Tally;
+use crate::world::{BOUND, SHORT, Setting, World};
 use crate::{Failure, growth, now, report};
-use memlock_tests::cable::Cable;
 
 /// How often the clients are looked at, and the time.
 const STEP: Duration = Duration::from_millis(10);

@@ -7,22 +7,26 @@ use std::time::Duration;
 use memlock_core::Client;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::MIN_LEASE;
+use memlock_tests::cable::Cable;
+use memlock_tests::chance::Chance;
+use memlock_tests::check::{Facts, Semaphore};
+use memlock_tests::disk::Disk;
+use memlock_tests::history::{Call, Span};
 use memlock_tests::proxy::Proxy;
 use memlock_tests::server::Memcached;
 
-use crate::chance::Chance;
-use crate::check::Facts;
-use crate::history::{Call, Span};
 use crate::processes::{ClientProcess, Kind, Programs, Way};
 use crate::{Failure, leftovers, now};
-use memlock_tests::cable::Cable;
-use memlock_tests::disk::Disk;
 
 /// The names that the clients contend for.
 pub(crate) const NAMES: [&str; 3] = ["m0", "m1", "m2"];
-/// The semaphores, and how many permits each has.
-pub(crate) const SEMAPHORES: [(&str, u32); 2] = [("p0", 2), ("p1", 4)];
-/// What the clients ask for in their URL: [`crate::check::BOUND`] is made from it.
+/// The semaphores that they contend for.
+pub(crate) const SEMAPHORES: [Semaphore; 2] =
+    [Semaphore { name: "p0", permits: 2, most: 1 }, Semaphore { name: "p1", permits: 4, most: 3 }];
+/// How much longer than its limit a call may take: three attempts that each wait for a connection,
+/// its introduction and an answer, for as long as [`SHORT`] allows, and a queue that is left.
+pub(crate) const BOUND: Duration = Duration::from_secs(4);
+/// What the clients ask for in their URL.
 pub(crate) const SHORT: Timeouts =
     Timeouts { any: "io_timeout=300ms&outage=1s", server: "&connect_timeout=300ms" };
 /// Where nothing is wrong with server and wire, a busy machine is not to look like it.
@@ -143,10 +147,10 @@ impl World {
             pauses: self.pauses.clone(),
             stops: self.crew.stops(now),
             deaths: self.crew.deaths.clone(),
-            sound: false,
-            punctual: false,
-            since: Duration::ZERO,
             now,
+            bound: BOUND,
+            semaphores: &SEMAPHORES,
+            ..Facts::default()
         }
     }
 
@@ -179,7 +183,7 @@ impl World {
         for name in NAMES {
             entries += client.mutex(name, MIN_LEASE)?.waiters()?.len();
         }
-        for (name, _) in SEMAPHORES {
+        for Semaphore { name, .. } in SEMAPHORES {
             entries += client.open_semaphore(name, MIN_LEASE)?.waiters()?.len();
         }
         Ok(entries)
@@ -189,6 +193,7 @@ impl World {
     pub(crate) fn stuck(&self) -> Result<Vec<String>, Failure> {
         let client = self.client()?;
         Ok([
+            self.crew.half_lines(),
             leftovers::permits(&client, leftovers::COME_BACK)?,
             leftovers::locks(&client, leftovers::COME_FREE)?,
         ]

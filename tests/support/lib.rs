@@ -8,6 +8,8 @@
 //! - [`cost`]: the usual cost of a step.
 //! - [`frozen`]: a clock that stands still.
 //! - [`stopwatch`]: measures upper bounds on elapsed time, also on a busy machine.
+//! - [`history`]: what the clients of a test write down; [`check`]: what it must show.
+//! - [`chance`]: random numbers from a seed.
 //! - [`cable`]: a second host, as far as the network can tell.
 //! - [`disk`]: a small disk that can be filled.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
@@ -19,12 +21,15 @@
 #![allow(clippy::panic, clippy::expect_used)]
 
 pub mod cable;
+pub mod chance;
+pub mod check;
 pub mod cost;
 pub mod disk;
 #[path = "../doors/mod.rs"]
 pub mod doors;
 pub mod fake;
 pub mod frozen;
+pub mod history;
 pub mod hosts;
 pub mod proxy;
 pub mod server;

@@ -88,6 +88,14 @@ impl Marks {
         outside + self.counted(to).saturating_sub(self.counted(from))
     }
 
+    /// Those of a stopwatch that ticked at these moments.
+    #[cfg(test)]
+    pub(crate) fn of_ticks(moments: impl IntoIterator<Item = Duration>) -> Marks {
+        let mut marks = Marks::default();
+        moments.into_iter().for_each(|at| marks.add(at));
+        marks
+    }
+
     fn add(&mut self, at: Duration) {
         let last = self.0.last().copied().unwrap_or(Mark { at, counted: Duration::ZERO });
         let counted = last.counted + at.saturating_sub(last.at).min(2 * TICK);
@@ -123,10 +131,7 @@ mod tests {
     #[test]
     fn a_sleep_that_is_too_long_counts_for_two_ticks() {
         let millis = Duration::from_millis;
-        let mut marks = Marks::default();
-        for at in [1000, 1005, 1011, 3011, 3016] {
-            marks.add(millis(at));
-        }
+        let marks = Marks::of_ticks([1000, 1005, 1011, 3011, 3016].map(millis));
         assert_eq!(marks.between(millis(1000), millis(3016)), millis(5 + 6 + 10 + 5));
         assert_eq!(marks.between(millis(1011), millis(2000)), Duration::ZERO);
         // Before the start and after the stop.

@@ -15,11 +15,10 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::{Client, Mutex, Wait, Waited};
+use memlock_tests::chance::Chance;
 
-use chance::Chance;
 use event::{Event, KEYS, What, name};
 
-mod chance;
 mod event;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Facts, Verdict};
+use super::facts::Facts;
+use super::verdict::Verdict;
 use crate::history::{Call, Op, Span, answer};
 
 /// A session between two losses of the server: its name, and how many losses came before.

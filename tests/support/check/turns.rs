@@ -7,7 +7,8 @@
 
 use std::time::Duration;
 
-use super::{Facts, Verdict};
+use super::facts::Facts;
+use super::verdict::{Turns, Verdict};
 use crate::history::{Call, Op, answer};
 
 /// By then a waiter is in the queue.
@@ -16,34 +17,29 @@ const STANDS: Duration = Duration::from_millis(40);
 const FEWEST: usize = 20;
 /// How many of a hundred have to be in order.
 const MOST_IN_ORDER: usize = 80;
-/// The semaphore of which no client asks for more than one permit: a waiter for several may have to
-/// wait longer.
-const SINGLE: &str = "p0";
 
-/// How many pairs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Turns {
-    pub(crate) in_order: usize,
-    pub(crate) overtaken: usize,
-}
-
-impl Turns {
-    pub(crate) fn summary(&self) -> String {
-        let Turns { in_order, overtaken } = self;
-        format!(
-            "of waiters with another of lower priority: {in_order} came before it, {overtaken} after it"
-        )
+pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
+    let mut turns = Turns::default();
+    // A waiter for several permits may have to wait longer.
+    for semaphore in facts.semaphores.iter().filter(|semaphore| semaphore.most == 1) {
+        count(calls, semaphore.name, &mut turns);
+    }
+    verdict.turns = turns;
+    let pairs = turns.in_order + turns.overtaken;
+    let calm =
+        facts.sound && facts.deaths.is_empty() && facts.stops.is_empty() && facts.losses.is_empty();
+    if calm && pairs >= FEWEST && turns.in_order * 100 < pairs * MOST_IN_ORDER {
+        verdict.violations.push(format!("priorities are not respected: {}", turns.summary()));
     }
 }
 
-pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
+fn count(calls: &[&Call], name: &str, turns: &mut Turns) {
     let waited = |call: &&&Call| {
-        let asks = matches!(call.op, Op::Acquire { .. }) && call.name == SINGLE;
+        let asks = matches!(call.op, Op::Acquire { .. }) && call.name == name;
         asks && call.ended() > call.began + STANDS && call.answer() == Some(answer::OK)
     };
     let mut waiters: Vec<&Call> = calls.iter().filter(waited).copied().collect();
     waiters.sort_by_key(|call| call.ended());
-    let mut turns = Turns::default();
     for (place, first) in waiters.iter().enumerate() {
         // Those that were in the queue when this one's turn came, and got theirs later.
         let others =
@@ -55,13 +51,6 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
                 std::cmp::Ordering::Equal => {}
             }
         }
-    }
-    verdict.turns = turns;
-    let pairs = turns.in_order + turns.overtaken;
-    let calm =
-        facts.sound && facts.deaths.is_empty() && facts.stops.is_empty() && facts.losses.is_empty();
-    if calm && pairs >= FEWEST && turns.in_order * 100 < pairs * MOST_IN_ORDER {
-        verdict.violations.push(format!("priorities are not respected: {}", turns.summary()));
     }
 }
 

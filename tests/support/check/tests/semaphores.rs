@@ -178,6 +178,11 @@ fn answers_that_a_semaphore_cannot_give_are_found() {
 }
 
 #[test]
+fn a_semaphore_of_which_the_checker_knows_nothing_is_found() {
+    finds(&verdict_of(&[&permitted("p9", 20, 30, 1)], &facts()), "a semaphore of unknown size");
+}
+
+#[test]
 fn waiters_that_come_out_of_turn_are_found() {
     // Each waits from 10 on, and gets the permit that long after it; all want one, and one after
     // the other has it.

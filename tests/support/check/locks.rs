@@ -3,47 +3,25 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Facts, Verdict};
+use super::facts::Facts;
+use super::holds::{HoldInterval, holds};
+use super::verdict::Verdict;
 use crate::history::{Call, Op, Span, answer};
 
-/// One acquisition, from its grant to its end.
-#[derive(Debug)]
-struct HoldInterval<'a> {
-    lock: &'a Call,
-    granted: Duration,
-    fence: u64,
-    deadline: Duration,
-    /// The extensions of it.
-    extended: Vec<&'a Call>,
-    /// The releases of it: more than one if the first failed.
-    released: Vec<&'a Call>,
+/// From when on the server may have lost it, so that it is no fault of ours.
+fn may_be_lost_from(hold: &HoldInterval<'_>, facts: &Facts) -> Option<Duration> {
+    facts.may_be_lost_from(hold.lock, &hold.extended, hold.deadline)
 }
 
-impl HoldInterval<'_> {
-    /// Until when no other client may be granted it.
-    fn until(&self) -> Duration {
-        let lost = self.extended.iter().find(|call| call.answer() == Some(answer::LOST));
-        let given_up = self.released.first().into_iter().chain(lost).map(|call| call.began).min();
-        self.deadline.min(given_up.unwrap_or(Duration::MAX))
-    }
-
-    /// From when on the server may have lost it, so that it is no fault of ours.
-    fn may_be_lost_from(&self, facts: &Facts) -> Option<Duration> {
-        facts.may_be_lost_from(self.lock, &self.extended, self.deadline)
-    }
-
-    /// Until when it may stand on the server, for all that is known.
-    fn gone_by(&self, facts: &Facts) -> Duration {
-        let settled = self
-            .released
-            .iter()
-            .find(|call| matches!(call.answer(), Some(answer::OK | answer::LOST)));
-        let stored = self.extended.iter().copied().chain([self.lock]);
-        settled.map_or_else(
-            || stored.map(|call| facts.kept_until(call)).max().unwrap_or(Duration::MAX),
-            |call| call.ended(),
-        )
-    }
+/// Until when it may stand on the server, for all that is known.
+fn gone_by(hold: &HoldInterval<'_>, facts: &Facts) -> Duration {
+    let settled =
+        hold.released.iter().find(|call| matches!(call.answer(), Some(answer::OK | answer::LOST)));
+    let stored = hold.extended.iter().copied().chain([hold.lock]);
+    settled.map_or_else(
+        || stored.map(|call| facts.kept_until(call)).max().unwrap_or(Duration::MAX),
+        |call| call.ended(),
+    )
 }
 
 pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
@@ -52,7 +30,10 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
         names.entry(&call.name).or_default().push(call);
     }
     let mut by_name: HashMap<&str, Vec<HoldInterval<'_>>> = HashMap::new();
-    for hold in holds(calls, verdict) {
+    for hold in holds(calls) {
+        if let Some(section) = hold.entered_late {
+            verdict.violations.push(format!("entered without a lease: {section:?} of {hold:?}"));
+        }
         by_name.entry(&hold.lock.name).or_default().push(hold);
     }
     for (name, locks) in names {
@@ -67,57 +48,38 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// Puts together what each thread did between a grant and its end.
-fn holds<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<HoldInterval<'a>> {
-    let mut holds: Vec<HoldInterval<'a>> = Vec::new();
-    for call in calls {
-        // The first calls of a history may be cut off: then there is no hold to them.
-        let last = holds.last_mut().filter(|hold| hold.lock.who == call.who);
-        match (&call.op, &call.done, last) {
-            (Op::Lock { .. }, Some(done), _) if done.answer == answer::OK => {
-                holds.push(HoldInterval {
-                    lock: call,
-                    granted: done.at,
-                    fence: done.first,
-                    deadline: Duration::from_nanos(done.second),
-                    extended: Vec::new(),
-                    released: Vec::new(),
-                })
-            }
-            (Op::Extend { .. }, done, Some(hold)) => {
-                hold.extended.push(call);
-                // A lost one reports that nothing is left; when it was lost is checked elsewhere.
-                if let Some(done) = done.as_ref().filter(|done| done.answer != answer::LOST) {
-                    hold.deadline = Duration::from_nanos(done.second);
-                }
-            }
-            (Op::Unlock, _, Some(hold)) => hold.released.push(call),
-            (Op::Inside, _, Some(hold)) if hold.deadline <= hold.granted => {
-                verdict.violations.push(format!("entered without a lease: {call:?} of {hold:?}"));
-            }
-            _ => {}
-        }
-    }
-    holds
-}
-
 fn one_at_a_time(holds: &[HoldInterval<'_>], facts: &Facts, verdict: &mut Verdict) {
+    // The client with the smaller fence was granted it first, though it may have learnt so later.
+    let mut judge = |text, this: &HoldInterval<'_>, other: &HoldInterval<'_>| {
+        let (first, second) = if this.fence < other.fence { (this, other) } else { (other, this) };
+        match may_be_lost_from(first, facts) {
+            Some(lost) if lost <= second.granted => verdict.losses.push(text),
+            _ => verdict.violations.push(text),
+        }
+    };
+    // Of those so far, the one that lasts longest, and the one with the greatest fence.
     let mut last: Option<&HoldInterval<'_>> = None;
-    // A thread that slept from the grant until past its deadline got no wrong answer, and was never
-    // inside.
-    for this in holds.iter().filter(|hold| hold.granted < hold.until()) {
-        if let Some(last) = last.filter(|last| this.granted < last.until()) {
-            let text = format!("two valid holds: {this:?} within {last:?}");
-            // The client with the smaller fence was granted it first, though it may have learnt so
-            // later.
-            let (first, second) = if this.fence < last.fence { (this, last) } else { (last, this) };
-            match first.may_be_lost_from(facts) {
-                Some(lost) if lost <= second.granted => verdict.losses.push(text),
-                _ => verdict.violations.push(text),
-            }
+    let mut greatest: Option<&HoldInterval<'_>> = None;
+    for this in holds.iter().filter(|hold| hold.is_valid()) {
+        let overlapped = last.filter(|last| this.granted < last.until());
+        if let Some(last) = overlapped {
+            judge(format!("two valid holds: {this:?} within {last:?}"), this, last);
+        }
+        // The other one was granted while this one waited. With the smaller fence, this one had
+        // been granted before that, and was still valid. Where the other one was granted before
+        // this one was asked for, see `fences_rise`.
+        let before = greatest.filter(|other| {
+            let known = overlapped.is_some_and(|last| std::ptr::eq(last, *other));
+            other.fence >= this.fence && other.granted > this.lock.began && !known
+        });
+        if let Some(other) = before {
+            judge(format!("the fence did not rise: {this:?} after {other:?}"), this, other);
         }
         if last.is_none_or(|last| last.until() <= this.until()) {
             last = Some(this);
+        }
+        if greatest.is_none_or(|other| other.fence <= this.fence) {
+            greatest = Some(this);
         }
     }
 }
@@ -161,7 +123,7 @@ fn told_truly(holds: &[HoldInterval<'_>], facts: &Facts, verdict: &mut Verdict) 
                 continue;
             }
             let text = format!("lost before its deadline: {hold:?}");
-            match hold.may_be_lost_from(facts) {
+            match may_be_lost_from(hold, facts) {
                 Some(from) if from <= lost.ended() => verdict.losses.push(text),
                 _ => verdict.violations.push(text),
             }
@@ -175,7 +137,7 @@ fn told_truly(holds: &[HoldInterval<'_>], facts: &Facts, verdict: &mut Verdict) 
             let text = format!("told as released, but it was another's: {hold:?}, {other:?}");
             // Where the reply to a release is lost too, and the item is gone, the answer is
             // "released": see DESIGN.md.
-            match hold.may_be_lost_from(facts) {
+            match may_be_lost_from(hold, facts) {
                 Some(lost) if lost <= other.granted && !facts.punctual => verdict.losses.push(text),
                 _ => verdict.violations.push(text),
             }
@@ -192,14 +154,14 @@ fn refused_for_a_reason(
     verdict: &mut Verdict,
 ) {
     let ends: HashMap<*const Call, Duration> =
-        holds.iter().map(|hold| (std::ptr::from_ref(hold.lock), hold.gone_by(facts))).collect();
+        holds.iter().map(|hold| (std::ptr::from_ref(hold.lock), gone_by(hold, facts))).collect();
     let mut possible: Vec<(Span, *const Call)> = Vec::new();
     for call in locks.iter().copied() {
         let to = match call.answer() {
             Some(answer::OK) => {
                 ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX)
             }
-            Some(answer::BUSY | answer::TIMED_OUT) => continue,
+            Some(answer::BUSY | answer::TIMED_OUT | answer::INTERRUPTED) => continue,
             Some(answer::UNREACHABLE) => call.ended(),
             _ => facts.kept_until(call),
         };

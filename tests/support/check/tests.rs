@@ -1,9 +1,16 @@
 //! The checker finds what is wrong in forged histories, and nothing in right ones.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use super::*;
-use crate::history::Reader;
+use crate::history::{Reader, Span};
 
 mod semaphores;
+mod waits;
+
+const SEMAPHORES: [Semaphore; 2] =
+    [Semaphore { name: "p0", permits: 2, most: 1 }, Semaphore { name: "p1", permits: 4, most: 3 }];
 
 /// Milliseconds after the beginning, in nanoseconds.
 fn ns(ms: u64) -> u64 {
@@ -42,7 +49,14 @@ fn verdict_of(histories: &[&str], facts: &Facts) -> Verdict {
 }
 
 fn facts() -> Facts {
-    Facts { sound: true, punctual: true, now: Duration::from_secs(100), ..Facts::default() }
+    Facts {
+        sound: true,
+        punctual: true,
+        now: Duration::from_secs(100),
+        bound: Duration::from_secs(4),
+        semaphores: &SEMAPHORES,
+        ..Facts::default()
+    }
 }
 
 fn span(from: u64, to: u64) -> Span {
@@ -283,18 +297,4 @@ fn a_session_that_goes_by_itself_is_found() {
 #[test]
 fn a_session_that_nobody_set_up_is_found() {
     finds(&verdict_of(&[&second("0 1 0")], &facts()), "a session was there that nobody had set up");
-}
-
-#[test]
-fn what_was_written_too_late_is_kept_for_the_next_reading() {
-    let file = std::env::temp_dir().join(format!("memlock-forged-{}-late", std::process::id()));
-    let line = |ms: u64, what: &str| format!("{} 0 {what}\n", ns(ms));
-    let early = line(10, "call unlock m0 0 0");
-    std::fs::write(&file, early + &line(20, "done 0 0 0 ") + "30000000 0 call unl").unwrap();
-    let mut reader = Reader::new(0, file.clone());
-    assert!(reader.read(Duration::from_millis(15)).unwrap().is_empty());
-    assert_eq!(reader.open().count(), 1);
-    assert_eq!(reader.read(Duration::from_millis(30)).unwrap().len(), 1);
-    assert!(reader.read(Duration::MAX).unwrap().is_empty());
-    std::fs::remove_file(&file).unwrap();
 }

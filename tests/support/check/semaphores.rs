@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::{Facts, Verdict};
+use super::facts::{Facts, Semaphore};
+use super::verdict::Verdict;
 use crate::history::{Call, Op, answer};
-use crate::world::SEMAPHORES;
 
 /// For how long newcomers let a waiter for several permits go first after its last word: five of
 /// the server's seconds.
@@ -50,8 +50,13 @@ impl Holding<'_> {
 }
 
 pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
+    for call in calls.iter().filter(|call| matches!(call.op, Op::Acquire { .. })) {
+        if !facts.semaphores.iter().any(|semaphore| semaphore.name == call.name) {
+            verdict.violations.push(format!("a semaphore of unknown size: {call:?}"));
+        }
+    }
     let all = holdings(calls, verdict);
-    for (name, size) in SEMAPHORES {
+    for &Semaphore { name, permits: size, .. } in facts.semaphores {
         let holdings: Vec<&Holding<'_>> =
             all.iter().filter(|holding| holding.acquired.name == name).collect();
         no_more_than_there_are(&holdings, size, facts, verdict);
@@ -173,14 +178,14 @@ fn refused_for_a_reason(
     let mut reserving: Vec<(Duration, Duration)> = Vec::new();
     for call in asked.iter().copied() {
         let Op::Acquire { permits, wait, .. } = call.op else { continue };
-        if permits > 1 && !wait.is_zero() {
+        if permits > 1 && wait != Some(Duration::ZERO) {
             reserving.push((call.began, call.ended().saturating_add(GATHERS)));
         }
         let to = match call.answer() {
             Some(answer::OK) => {
                 ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX)
             }
-            Some(answer::BUSY | answer::TIMED_OUT) => continue,
+            Some(answer::BUSY | answer::TIMED_OUT | answer::INTERRUPTED) => continue,
             Some(answer::UNREACHABLE) => call.ended(),
             _ => facts.kept_until(call),
         };

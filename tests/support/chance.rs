@@ -1,13 +1,15 @@
-//! Chance for the churn test: SplitMix64, good enough to decide how long waiters wait.
+//! Random numbers from a seed, for clients of tests: SplitMix64, good enough to decide how long
+//! waiters wait.
 
 use std::time::Duration;
 
 /// A stream of decisions.
-pub(crate) struct Chance(pub(crate) u64);
+#[derive(Clone, Debug)]
+pub struct Chance(pub u64);
 
 impl Chance {
     /// Any number.
-    pub(crate) fn number(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -16,12 +18,12 @@ impl Chance {
     }
 
     /// One of `0..end`.
-    pub(crate) fn below(&mut self, end: u64) -> u64 {
+    pub fn below(&mut self, end: u64) -> u64 {
         self.number() % end
     }
 
     /// From `least` to just below `most` milliseconds.
-    pub(crate) fn millis(&mut self, least: u64, most: u64) -> Duration {
+    pub fn millis(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(least) + Duration::from_micros(self.below((most - least) * 1000))
     }
 }
