@@ -1,5 +1,7 @@
 //! Churn: many processes that join, die by SIGKILL, leave and give up, for a minute on five keys.
-//! Each writes its history; what the promises are worth is read from the histories afterwards.
+//! Each writes its history, from which the checker of all histories reads whether memlock kept its
+//! promises. Beside that, no lock may be free while there are waiters, or be held on the server by
+//! a process that is not inside.
 //!
 //! `MEMLOCK_CHURN_SECONDS` makes it shorter, for a quick look. With `--nocapture` it shows its
 //! figures.
@@ -22,15 +24,19 @@ use memlock_tests::chance::Chance;
 use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::{Marks, Stopwatch};
 
-use event::{Event, KEYS, What, name};
 use history::{History, Holder, Process, Sight};
+use keys::{KEYS, name};
 
 #[path = "support/churn/checks.rs"]
 mod checks;
-#[path = "support/churn/event.rs"]
-mod event;
+#[path = "support/churn/forged.rs"]
+mod forged;
 #[path = "support/churn/history.rs"]
 mod history;
+#[path = "support/churn/keys.rs"]
+mod keys;
+#[path = "support/churn/summary.rs"]
+mod summary;
 
 /// How long the processes may take to end once they are asked to: a killed holder's lease and an
 /// inspection by every waiter without a wake-up.
@@ -73,39 +79,6 @@ fn who_gives_up_or_leaves_leaves_no_entry_behind() {
             "key {key}: an entry was left behind, and nobody was killed"
         );
     }
-}
-
-#[test]
-fn a_wait_that_begins_between_the_kill_and_its_effect_takes_no_time() {
-    let [killed, began, end] = [5, 6, 9].map(Duration::from_secs);
-    let event = Event { at: began, wait: 0, what: What::Began { key: 0, limit: None } };
-    let waits = history::parse(&event.write(), 0, Some(killed), end);
-    assert_eq!((waits[0].began, waits[0].ended), (began, began));
-    let process =
-        Process { pid: 1, began: killed, unreachable: false, killed: Some((killed, end)) };
-    let sights = [const { Vec::new() }; KEYS];
-    let history = History { processes: vec![process], waits, sights, marks: Marks::default() };
-    let findings = checks::check(&history);
-    assert!(findings.violations.is_empty() && findings.free.is_empty());
-    assert!(checks::summary(&history, &findings).contains("longest wait 0ns"));
-}
-
-#[test]
-fn a_killed_holder_is_not_taken_for_a_later_process_with_the_same_pid() {
-    let at = Duration::from_secs;
-    let process = |began, killed| Process { pid: 7, began: at(began), unreachable: false, killed };
-    let processes = vec![process(1, Some((at(2), at(2)))), process(9, None)];
-    let mut sights = [const { Vec::new() }; KEYS];
-    sights[0] = (2..6)
-        .map(|second| Sight {
-            before: at(second),
-            after: at(second),
-            holder: Some(Holder { pid: 7, token: "t".to_owned() }),
-        })
-        .collect();
-    let history = History { processes, waits: Vec::new(), sights, marks: Marks::default() };
-    let findings = checks::check(&history);
-    assert!(findings.violations.is_empty(), "{:?}", findings.violations);
 }
 
 /// The processes of one test.
@@ -251,13 +224,12 @@ impl<'a> Crowd<'a> {
     fn check(self, sights: [Vec<Sight>; KEYS], stuck: Vec<String>, marks: Marks) {
         let end = now();
         let numbered = self.processes.iter().enumerate();
-        let waits = numbered.flat_map(|(number, process)| {
-            history::read(&self.file(number), number, process.killed.map(|(before, _)| before), end)
-        });
-        let waits = waits.collect();
-        let history = History { processes: self.processes, waits, sights, marks };
+        let calls = numbered
+            .flat_map(|(number, process)| history::read(self.file(number), number, process));
+        let calls = calls.collect();
+        let history = History { processes: self.processes, calls, sights, marks, end };
         let findings = checks::check(&history);
-        println!("\n{}", checks::summary(&history, &findings));
+        println!("\n{}", summary::of(&history, &findings));
         let folder = self.folder.display();
         let violations: Vec<String> = stuck.into_iter().chain(findings.violations).collect();
         let first = &violations[..violations.len().min(20)];

@@ -1,14 +1,13 @@
 //! One of the processes of the churn test: `churner URL HISTORY SEED` waits, holds and releases in
 //! one to four threads until its standard input ends, and then ends properly. It may be killed at
-//! any time.
+//! any time. It writes its history as [`memlock_tests::history`] says.
 //!
 //! Each key is closed to new waiters for a part of the time: the remaining waiters then depend on
 //! wake-ups, and on their own inspections, without a newcomer that takes a free lock.
 
-use std::fs::{File, OpenOptions};
-use std::io::{Read, Write};
+use std::io::Read;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -16,10 +15,11 @@ use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::{Client, Mutex, Wait, Waited};
 use memlock_tests::chance::Chance;
+use memlock_tests::history::{Op, Writer, answer};
 
-use event::{Event, KEYS, What, name};
+use keys::{KEYS, name};
 
-mod event;
+mod keys;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -28,110 +28,104 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 const ROUND: Duration = Duration::from_secs(20);
 const OPEN: Duration = Duration::from_secs(13);
 
-/// What the threads of this process share.
-struct Churner {
-    client: Client,
-    history: File,
-    waits: AtomicU64,
-    stopped: AtomicBool,
-}
-
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let [url, history, seed] = args.as_slice() else {
         return Err("churner URL HISTORY SEED".into());
     };
-    let churner = Churner {
-        client: Client::connect(url)?,
-        history: OpenOptions::new().create(true).append(true).open(history)?,
-        waits: AtomicU64::new(0),
-        stopped: AtomicBool::new(false),
-    };
-    let churner = Arc::new(churner);
+    let client = Client::connect(url)?;
+    let history = Writer::open(history)?;
+    let stopped = AtomicBool::new(false);
     let mut chance = Chance(seed.parse()?);
     let threads = if chance.below(10) < 7 { 1 } else { 2 + chance.below(3) };
     thread::scope(|scope| {
         let workers: Vec<_> = (0..threads)
-            .map(|_| {
-                let (churner, chance) = (Arc::clone(&churner), Chance(chance.number()));
-                scope.spawn(move || churn(&churner, chance))
+            .map(|number| {
+                let (client, stopped) = (&client, &stopped);
+                let (history, chance) = (history.of_thread(number), Chance(chance.number()));
+                scope.spawn(move || Worker { client, history, chance }.churn(stopped))
             })
             .collect();
         std::io::stdin().read_to_end(&mut Vec::new())?;
-        churner.stopped.store(true, Ordering::Relaxed);
+        stopped.store(true, Ordering::Relaxed);
         workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a thread panicked")?)
     })
 }
 
-/// The life of one thread.
-fn churn(churner: &Arc<Churner>, mut chance: Chance) -> Result<(), Failure> {
-    let mutexes: Vec<Mutex> = (0..KEYS)
-        .map(|key| churner.client.mutex(name(key), MIN_LEASE))
-        .collect::<Result<_, _>>()?;
-    while !churner.stopped.load(Ordering::Relaxed) {
-        let key = chance.below(KEYS as u64) as usize;
-        if is_open(key) {
-            once(churner, &mutexes[key], key, &mut chance)?;
-        }
-        thread::sleep(chance.millis(0, 20));
-    }
-    Ok(())
+/// One thread.
+struct Worker<'a> {
+    client: &'a Client,
+    history: Writer,
+    chance: Chance,
 }
 
-/// Waits once, and holds and releases what was acquired.
-fn once(
-    churner: &Arc<Churner>,
-    mutex: &Mutex,
-    key: usize,
-    chance: &mut Chance,
-) -> Result<(), Failure> {
-    let wait = churner.waits.fetch_add(1, Ordering::Relaxed);
-    let tell = |what: What| churner.tell(wait, what);
-    let cancel = Arc::new(churner.client.cancel_handle());
-    let kind = chance.below(10);
-    let limit = match kind {
-        0..3 => Some(chance.millis(1, 50)),
-        3..6 => Some(chance.millis(50, 5000)),
-        _ => None,
-    };
-    tell(What::Began { key, limit })?;
-    if kind >= 8 {
-        let (churner, cancel) = (Arc::clone(churner), Arc::clone(&cancel));
-        // Some while the waiter still asks for the first time.
-        let moment = if kind == 8 { chance.millis(0, 3) } else { chance.millis(0, 200) };
-        thread::spawn(move || {
-            thread::sleep(moment);
-            if churner.tell(wait, What::Cancelled).is_ok() {
-                cancel.cancel();
+impl Worker<'_> {
+    fn churn(&mut self, stopped: &AtomicBool) -> Result<(), Failure> {
+        let mutexes: Vec<Mutex> = (0..KEYS)
+            .map(|key| self.client.mutex(name(key), MIN_LEASE))
+            .collect::<Result<_, _>>()?;
+        while !stopped.load(Ordering::Relaxed) {
+            let key = self.chance.below(KEYS as u64) as usize;
+            if is_open(key) {
+                self.once(&mutexes[key], &name(key))?;
             }
-        });
+            thread::sleep(self.chance.millis(0, 20));
+        }
+        Ok(())
     }
-    let forever = Wait::FOREVER;
-    let waiting = limit.map_or(forever, Wait::at_most).unless_cancelled(&cancel);
-    let mut lock = match mutex.lock_with(&waiting) {
-        Ok(Waited::Done(lock)) => lock,
-        Ok(other) => return tell(What::Ended(format!("{other:?}"))),
-        Err(error) => return tell(What::Ended(format!("error: {error}"))),
-    };
-    tell(What::Entered { fence: lock.fence(), deadline: lock.deadline().since_boot() })?;
-    thread::sleep(chance.millis(0, 5));
-    tell(What::Leaving)?;
-    let answer = lock
-        .unlock()
-        .map_or_else(|error| format!("error: {error}"), |answer| format!("{answer:?}"));
-    tell(What::Left(answer))
+
+    /// Waits once, and holds and releases what was acquired.
+    fn once(&mut self, mutex: &Mutex, name: &str) -> Result<(), Failure> {
+        let cancel = Arc::new(self.client.cancel_handle());
+        let kind = self.chance.below(10);
+        // In whole milliseconds, as the history has them.
+        let limit = match kind {
+            0..3 => Some(1 + self.chance.below(49)),
+            3..6 => Some(50 + self.chance.below(4950)),
+            _ => None,
+        };
+        let limit = limit.map(Duration::from_millis);
+        let began = self.history.call(&Op::Lock { lease: MIN_LEASE, wait: limit }, name)?;
+        if kind >= 8 {
+            let (history, cancel) = (self.history.clone(), Arc::clone(&cancel));
+            // Some while the waiter still asks for the first time.
+            let most = if kind == 8 { 3 } else { 200 };
+            let moment = self.chance.millis(0, most);
+            thread::spawn(move || {
+                thread::sleep(moment);
+                if history.cancel(began).is_ok() {
+                    cancel.cancel();
+                }
+            });
+        }
+        let waiting = limit.map_or(Wait::FOREVER, Wait::at_most).unless_cancelled(&cancel);
+        let mut lock = match mutex.lock_with(&waiting) {
+            Ok(Waited::Done(lock)) => lock,
+            Ok(other) => {
+                return Ok(self.history.done(answer::refusal(&other), 0, Duration::ZERO)?);
+            }
+            Err(error) => return Ok(self.history.failed(&error, Duration::ZERO)?),
+        };
+        self.history.done(answer::OK, lock.fence(), lock.deadline().since_boot())?;
+        let time = self.chance.millis(0, 5);
+        if lock.remaining().is_zero() {
+            thread::sleep(time);
+        } else {
+            self.history.enter()?;
+            thread::sleep(time);
+            self.history.leave()?;
+        }
+        self.history.call(&Op::Unlock, name)?;
+        match lock.unlock() {
+            Ok(released) => self.history.done(answer::release(released), 0, Duration::ZERO)?,
+            Err(error) => self.history.failed(&error, Duration::ZERO)?,
+        }
+        Ok(())
+    }
 }
 
 /// Whether new waiters may come to a key.
 fn is_open(key: usize) -> bool {
     let now = SystemClock.now().since_boot() + ROUND * key as u32 / KEYS as u32;
     now.as_millis() % ROUND.as_millis() < OPEN.as_millis()
-}
-
-impl Churner {
-    /// Writes down what happens now.
-    fn tell(&self, wait: u64, what: What) -> Result<(), Failure> {
-        let event = Event { at: SystemClock.now().since_boot(), wait, what }.write();
-        Ok((&self.history).write_all(event.as_bytes())?)
-    }
 }

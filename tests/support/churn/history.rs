@@ -1,12 +1,17 @@
-//! What the processes of the churn test wrote down, and what was seen on the server meanwhile.
+//! The histories of the churn test, and what was seen on the server meanwhile.
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
 
+use memlock_tests::check::{Facts, HoldInterval, holds};
+use memlock_tests::history::{Call, Op, Reader, by_thread};
 use memlock_tests::stopwatch::Marks;
 
-use super::event::{Event, KEYS, What};
+use super::keys::{KEYS, name};
+
+/// How much later than its limit or its cancellation a wait may end.
+const SLACK: Duration = Duration::from_secs(2);
 
 /// One process of the test.
 pub(crate) struct Process {
@@ -18,40 +23,6 @@ pub(crate) struct Process {
     pub(crate) unreachable: bool,
     /// When it was killed: from the moment when the signal was about to be sent until it was gone.
     pub(crate) killed: Option<(Duration, Duration)>,
-}
-
-/// One wait, and what became of it.
-#[derive(Debug)]
-pub(crate) struct Waited {
-    /// Which process, and which of its waits.
-    pub(crate) process: usize,
-    pub(crate) number: u64,
-    pub(crate) key: usize,
-    pub(crate) began: Duration,
-    pub(crate) limit: Option<Duration>,
-    pub(crate) cancelled: Option<Duration>,
-    /// When it ended: by a grant, without one, or with the process.
-    pub(crate) ended: Duration,
-    pub(crate) end: End,
-}
-
-#[derive(Debug)]
-pub(crate) enum End {
-    Acquired(HoldInterval),
-    Nothing(String),
-    /// The process was killed.
-    Died,
-}
-
-#[derive(Debug)]
-pub(crate) struct HoldInterval {
-    pub(crate) entered: Duration,
-    pub(crate) fence: u64,
-    pub(crate) deadline: Duration,
-    /// When it was about to unlock, if it got so far.
-    pub(crate) leaving: Option<Duration>,
-    /// When it had unlocked, and the answer.
-    pub(crate) left: Option<(Duration, String)>,
 }
 
 /// A lock as it was seen on the server, at some moment between these two.
@@ -70,92 +41,97 @@ pub(crate) struct Holder {
 /// All of it.
 pub(crate) struct History {
     pub(crate) processes: Vec<Process>,
-    pub(crate) waits: Vec<Waited>,
+    /// Of all processes, which are numbered by their place.
+    pub(crate) calls: Vec<Call>,
     /// By key.
     pub(crate) sights: [Vec<Sight>; KEYS],
     /// For upper bounds on elapsed time.
     pub(crate) marks: Marks,
+    /// The end of the test.
+    pub(crate) end: Duration,
 }
 
-impl HoldInterval {
-    /// Until when no other client may be inside.
-    pub(crate) fn until(&self) -> Duration {
-        self.leaving.map_or(self.deadline, |leaving| leaving.min(self.deadline))
-    }
+/// One wait, and what became of it.
+#[derive(Debug)]
+pub(crate) struct Waited<'a> {
+    pub(crate) call: &'a Call,
+    pub(crate) key: usize,
+    /// When it ended: with its call, or with the process.
+    pub(crate) ended: Duration,
+    /// What it was granted.
+    pub(crate) hold: Option<HoldInterval<'a>>,
 }
 
-impl Waited {
-    pub(crate) fn hold(&self) -> Option<&HoldInterval> {
-        match &self.end {
-            End::Acquired(hold) => Some(hold),
-            _ => None,
-        }
-    }
-
-    /// When it should have ended at the latest.
-    pub(crate) fn due(&self) -> Option<Duration> {
-        let limit = self.limit.map(|limit| self.began + limit);
-        limit.into_iter().chain(self.cancelled).min()
-    }
-
+impl Waited<'_> {
     /// Where to find it in the files.
     pub(crate) fn whose(&self) -> String {
-        format!("process {} wait {} on key {}", self.process, self.number, self.key)
+        let Call { who, began, .. } = self.call;
+        let (process, thread, key) = (who.process, who.thread, self.key);
+        format!("process {process} thread {thread} on key {key} from {began:?}")
+    }
+
+    /// How long it lasted.
+    pub(crate) fn length(&self) -> Duration {
+        self.ended - self.call.began
     }
 }
 
-/// Reads the history that a process wrote. `killed`: just before the signal was sent. `end`: the
-/// end of the test.
-pub(crate) fn read(
-    file: &Path,
-    process: usize,
-    killed: Option<Duration>,
-    end: Duration,
-) -> Vec<Waited> {
-    // A client that was killed at once may not have made its file yet.
-    parse(&std::fs::read_to_string(file).unwrap_or_default(), process, killed, end)
+/// When a holder was about to unlock, if it got so far.
+pub(crate) fn leaving(hold: &HoldInterval<'_>) -> Option<Duration> {
+    hold.released.first().map(|release| release.began)
 }
 
-/// [`read`] of the text of a file.
-pub(crate) fn parse(
-    text: &str,
-    process: usize,
-    killed: Option<Duration>,
-    end: Duration,
-) -> Vec<Waited> {
-    let mut waits: HashMap<u64, Waited> = HashMap::new();
-    for line in text.split_inclusive('\n') {
-        let Some(line) = line.strip_suffix('\n') else {
-            assert!(killed.is_some(), "process {process}: its history ends with half a line");
-            break;
-        };
-        let Event { at, wait: number, what } = Event::read(line)
-            .unwrap_or_else(|| panic!("process {process}: its history cannot be read at {line:?}"));
-        if let What::Began { key, limit } = what {
-            // A wait can begin after `killed`, before the signal takes effect.
-            let (ended, end) = (killed.unwrap_or(end).max(at), End::Died);
-            let waited =
-                Waited { process, number, key, began: at, limit, cancelled: None, ended, end };
-            assert!(waits.insert(number, waited).is_none(), "a wait began twice: {line}");
-            continue;
-        }
-        let waited =
-            waits.get_mut(&number).unwrap_or_else(|| panic!("a wait that did not begin: {line}"));
-        match (what, &mut waited.end) {
-            (What::Cancelled, _) => waited.cancelled = Some(at),
-            (What::Entered { fence, deadline }, End::Died) => {
-                let hold = HoldInterval { entered: at, fence, deadline, leaving: None, left: None };
-                (waited.ended, waited.end) = (at, End::Acquired(hold));
-            }
-            (What::Ended(answer), End::Died) => {
-                (waited.ended, waited.end) = (at, End::Nothing(answer));
-            }
-            (What::Leaving, End::Acquired(hold)) => hold.leaving = Some(at),
-            (What::Left(answer), End::Acquired(hold)) => hold.left = Some((at, answer)),
-            (what, _) => panic!("process {process}: {what:?} at the wrong time"),
+/// When a holder had unlocked, if it got so far.
+pub(crate) fn left(hold: &HoldInterval<'_>) -> Option<Duration> {
+    hold.released.first().and_then(|release| release.done.as_ref()).map(|done| done.at)
+}
+
+impl History {
+    /// What the checker has to know. The server has no faults, but the machine may be so busy that
+    /// a grant is slow.
+    pub(crate) fn facts(&self) -> Facts {
+        let numbered = self.processes.iter().enumerate();
+        let deaths = numbered.filter_map(|(number, process)| Some((number, process.killed?.0)));
+        Facts {
+            deaths: deaths.collect(),
+            sound: true,
+            slow_grants: true,
+            now: self.end,
+            bound: SLACK,
+            marks: self.marks.clone(),
+            ..Facts::default()
         }
     }
-    let mut waits: Vec<Waited> = waits.into_values().collect();
-    waits.sort_by_key(|waited| waited.number);
-    waits
+
+    /// All waits, in the order in which each thread made them.
+    pub(crate) fn waits(&self) -> Vec<Waited<'_>> {
+        let calls = by_thread(&self.calls);
+        let holds = holds(&calls);
+        let releases = calls.iter().filter(|call| call.op == Op::Unlock).count();
+        let of_holds: usize = holds.iter().map(|hold| hold.released.len()).sum();
+        assert_eq!(releases, of_holds, "a process unlocked what it had not locked");
+        let mut holds: HashMap<*const Call, HoldInterval<'_>> =
+            holds.into_iter().map(|hold| (std::ptr::from_ref(hold.lock), hold)).collect();
+        let locks = calls.into_iter().filter(|call| matches!(call.op, Op::Lock { .. }));
+        let waits = locks.map(|call| {
+            let key = (0..KEYS).find(|key| name(*key) == call.name);
+            let key = key.unwrap_or_else(|| panic!("no key is called {}", call.name));
+            // A wait can begin after the signal was sent, before that takes effect.
+            let killed = self.processes[call.who.process].killed.map(|(before, _)| before);
+            let stopped = killed.unwrap_or(self.end).max(call.began);
+            let ended = call.done.as_ref().map_or(stopped, |done| done.at);
+            Waited { call, key, ended, hold: holds.remove(&std::ptr::from_ref(call)) }
+        });
+        waits.collect()
+    }
+}
+
+/// Reads the history of the process with this number.
+pub(crate) fn read(file: PathBuf, number: usize, process: &Process) -> Vec<Call> {
+    let mut reader = Reader::new(number, file);
+    let mut calls = reader.read(Duration::MAX).unwrap();
+    calls.extend(reader.open().cloned());
+    let killed = process.killed.is_some();
+    assert!(killed || !reader.is_cut_off(), "the history of process {number} ends within a line");
+    calls
 }
