@@ -28,6 +28,35 @@ unsafe extern "C" {
 /// `PTHREAD_CANCEL_DISABLE` of Linux, with glibc and with musl.
 const CANCEL_DISABLE: libc::c_int = 1;
 
+/// As long as it exists, this thread runs no signal handlers, except those of a crash in it.
+pub(crate) struct BlockedSignals {
+    before: libc::sigset_t,
+}
+
+impl BlockedSignals {
+    pub(crate) fn new() -> BlockedSignals {
+        // SAFETY: the sets are plain memory, filled before they are read.
+        unsafe {
+            let (mut blocked, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+            libc::sigfillset(&raw mut blocked);
+            for signal in OF_CRASHES {
+                libc::sigdelset(&raw mut blocked, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, &raw mut before);
+            BlockedSignals { before }
+        }
+    }
+}
+
+impl Drop for BlockedSignals {
+    fn drop(&mut self) {
+        // SAFETY: it is the set that was in force before.
+        unsafe {
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
+        };
+    }
+}
+
 /// Starts a thread that runs none of the program's signal handlers, except those of a crash in this
 /// thread. `pthread_cancel` does not end the thread: a callback may give its id to other code.
 pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
@@ -36,17 +65,7 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
         threads.start(Box::new(body));
         return Ok(());
     }
-    // SAFETY: the sets are plain memory, filled before they are read; the mask is always restored
-    // below.
-    let before = unsafe {
-        let (mut blocked, mut before) = (std::mem::zeroed(), std::mem::zeroed());
-        libc::sigfillset(&raw mut blocked);
-        for signal in OF_CRASHES {
-            libc::sigdelset(&raw mut blocked, signal);
-        }
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const blocked, &raw mut before);
-        before
-    };
+    let blocked = BlockedSignals::new();
     let started = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
         // Miri does not support it.
         if !cfg!(miri) {
@@ -55,8 +74,7 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
         }
         body();
     });
-    // SAFETY: as above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut()) };
+    drop(blocked);
     started.map(|_| ())
 }
 

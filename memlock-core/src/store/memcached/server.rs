@@ -130,7 +130,7 @@ impl Server {
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
-        let process = fork::generation();
+        let process = fork::process();
         let began = pooled.as_ref().map_or_else(|| self.clock.now(), |pooled| pooled.last_used());
         let name = |mut failure: Failure| {
             failure.error = failure.error.during(format_args!("memcached at {}", self.name));

@@ -10,7 +10,6 @@ use super::promises::GUARANTEES;
 use super::schema::{self, File, Problem};
 use super::time::{BootClock, millis};
 use crate::error::Error;
-use crate::fork;
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
 
 /// How often the file and its log are checked: other files may have taken their places.
@@ -64,8 +63,6 @@ pub(super) enum Stop {
     Busy,
     /// Another process has the file locked, or replaces it, so that no connection could be opened.
     BusyOpening,
-    /// This is a child of the process to which the connection belongs.
-    Astray,
     /// The disk has no room for the batch.
     Full(Error),
     Failed(Failure),
@@ -81,8 +78,6 @@ impl Stop {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) sql: rusqlite::Connection,
-    /// The process that opened it.
-    process: u64,
     files: Files,
     /// The files that are open. A process that finds other files in their places does not see what
     /// is written here.
@@ -135,13 +130,9 @@ pub(super) fn run(
         }
         ran = open.run(clock, ops);
     }
-    match ran {
-        // The child of a signal handler that forked has returned into the batch. The locks on the
-        // files are its parent's, so the connection is neither used nor closed.
-        Err(Stop::Astray) => std::mem::forget(connection.take()),
+    if let Err(Stop::Full(_) | Stop::Failed(_)) = ran {
         // The state of the connection may be part of the problem.
-        Err(Stop::Full(_) | Stop::Failed(_)) => *connection = None,
-        _ => {}
+        *connection = None;
     }
     ran
 }
@@ -180,10 +171,9 @@ impl Connection {
         let file = schema::prepare(&mut sql, clock)?;
         // That was a transaction, so that all three files are open.
         let (found, seen) = (files.find(), clock.now());
-        let (process, longest_log) = (fork::generation(), pages * PAGE * LONGEST_LOG);
+        let longest_log = pages * PAGE * LONGEST_LOG;
         let (last, stored, swept) = (0, 0, String::new());
-        let open =
-            Connection { sql, process, files, found, seen, longest_log, file, last, stored, swept };
+        let open = Connection { sql, files, found, seen, longest_log, file, last, stored, swept };
         if !file::are_open_here(&open.found.ids) {
             return Err(Problem::Replaced);
         }
@@ -193,15 +183,11 @@ impl Connection {
     fn run(&mut self, clock: &BootClock, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Stop> {
         let writes = ops.iter().any(Op::changes);
         if !writes && ops.len() == 1 {
-            let ran = self.apply_all(clock, ops);
-            return if self.is_astray() { Err(Stop::Astray) } else { ran.map_err(why) };
+            return self.apply_all(clock, ops).map_err(why);
         }
         let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN" };
         self.execute(begin).map_err(why)?;
         let ran = self.apply_all(clock, ops);
-        if self.is_astray() {
-            return Err(Stop::Astray);
-        }
         let replies = match ran {
             Ok(replies) => replies,
             Err(problem) => {
@@ -220,11 +206,6 @@ impl Connection {
             });
         }
         Ok(replies)
-    }
-
-    /// Whether this is a child of the process that opened the connection.
-    fn is_astray(&self) -> bool {
-        fork::generation() != self.process
     }
 
     /// Copies the write-ahead log into the file, and truncates it. True if that succeeded.

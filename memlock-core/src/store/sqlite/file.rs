@@ -110,9 +110,9 @@ impl Location {
     /// Creates an empty file that only its owner can use, unless there is one, and checks its
     /// location.
     pub(super) fn prepare(&self) -> Result<()> {
+        occupy_standard_streams();
         // An existing file is not opened here: closing it would drop all locks that SQLite has on
-        // it in this process. A new one is opened for reading only: its descriptor may be the number
-        // of a standard stream that the program has closed.
+        // it in this process.
         let mut options = OpenOptions::new();
         options.read(true).custom_flags(libc::O_CREAT | libc::O_EXCL).mode(0o600);
         match options.open(&self.path) {
@@ -166,6 +166,20 @@ impl Location {
                 "It is on a file system that is mounted read-only: name a file that can be written.",
             ),
             _ => unreachable(format!("It cannot be opened: {error}.")),
+        }
+    }
+}
+
+/// Opens `/dev/null` as each standard stream that the program has closed: the next file would be
+/// opened in its place, and what other threads print would be written into it.
+fn occupy_standard_streams() {
+    loop {
+        // SAFETY: the path ends with a NUL; the descriptor is this function's.
+        let opened = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+        if !(0..=2).contains(&opened) {
+            // SAFETY: as above.
+            unsafe { libc::close(opened) };
+            return;
         }
     }
 }

@@ -5,102 +5,63 @@
 //! on files: it would treat its parent's locks as its own. And if another thread was inside SQLite
 //! at the fork, a mutex stays locked forever. Therefore:
 //!
-//! - One thread of a process at a time makes calls into SQLite, and a fork waits until no other
-//!   thread does. A signal handler of that thread may fork: so the lock says which thread has it,
-//!   from the instant in which it is taken.
+//! - One thread of a process at a time makes calls into SQLite, with its signals blocked, so that no
+//!   signal handler forks in the middle of one; and a fork of another thread waits until it is done.
 //! - In a child, SQLite sees other inode numbers for files than in the parent. Files that the child
 //!   opens are new to SQLite. The inherited ones are never used again, and never closed: closing a
 //!   file would drop the locks that the child has on it.
 
-use std::cell::Cell;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::cell::{Cell, UnsafeCell};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rusqlite::ffi;
 
 use crate::fork;
+use crate::thread::BlockedSignals;
 
-/// The thread that makes calls into SQLite, or forks; 0: none does.
-static OWNER: AtomicU32 = AtomicU32::new(0);
-/// How many threads wait for it.
-static WAITING: AtomicU32 = AtomicU32::new(0);
+static CALLS: Mutex<()> = Mutex::new(());
+
+/// The mutex, held by the thread that forks.
+static HELD_BY_FORK: HeldByFork = HeldByFork(UnsafeCell::new(None));
+
+struct HeldByFork(UnsafeCell<Option<MutexGuard<'static, ()>>>);
+
+// SAFETY: only the thread that holds the mutex accesses it.
+unsafe impl Sync for HeldByFork {}
 
 thread_local! {
-    /// This thread's number; 0: it has none yet.
-    static THREAD: Cell<u32> = const { Cell::new(0) };
     /// How often this thread has locked for a fork: the handlers may be installed twice.
     static FORKS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The number of this thread, which the thread of a child that is its copy has, too.
-fn this_thread() -> u32 {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    THREAD.with(|number| {
-        while number.get() == 0 {
-            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
-        }
-        number.get()
-    })
-}
-
-fn lock() {
-    let thread = this_thread();
-    loop {
-        match OWNER.compare_exchange(0, thread, Ordering::Acquire, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(owner) => {
-                WAITING.fetch_add(1, Ordering::SeqCst);
-                futex(libc::FUTEX_WAIT, owner);
-                // 0 in a child that a signal handler has made meanwhile.
-                let less = |waiting: u32| waiting.checked_sub(1);
-                let _ = WAITING.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
-            }
-        }
-    }
-}
-
-fn unlock() {
-    OWNER.store(0, Ordering::SeqCst);
-    if WAITING.load(Ordering::SeqCst) > 0 {
-        futex(libc::FUTEX_WAKE, 1);
-    }
-}
-
-/// Sleeps while the owner is this one; or wakes so many threads that sleep.
-fn futex(operation: libc::c_int, number: u32) {
-    let (word, operation) = (OWNER.as_ptr(), operation | libc::FUTEX_PRIVATE_FLAG);
-    let forever = std::ptr::null::<libc::timespec>();
-    // SAFETY: the word lives as long as the process, and there is no time limit. The result is not
-    // needed: the caller checks the word again.
-    unsafe { libc::syscall(libc::SYS_futex, word, operation, number, forever) };
-}
-
 /// A thread's calls into SQLite.
-pub(super) struct ActiveCall(());
-
-impl Drop for ActiveCall {
-    fn drop(&mut self) {
-        unlock();
-    }
+pub(super) struct ActiveCall {
+    // Dropped in this order.
+    _guard: MutexGuard<'static, ()>,
+    _signals: BlockedSignals,
 }
 
 /// Waits until no other thread makes calls into SQLite.
 pub(super) fn enter() -> ActiveCall {
-    lock();
-    ActiveCall(())
+    let signals = BlockedSignals::new();
+    let guard = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    ActiveCall { _guard: guard, _signals: signals }
 }
 
 /// Installs the fork handlers.
 pub(super) fn install() {
     static INSTALLED: AtomicBool = AtomicBool::new(false);
-    // Installs the handler of `fork` first, so that it runs first in a child, before the gate is
-    // open again.
+    // Installs the handler of `fork` first, so that it runs first in a child, before the mutex is
+    // unlocked.
     fork::generation();
     if INSTALLED.load(Ordering::Acquire) {
         return;
     }
-    let (parent, child) = (Some(after_fork_in_parent as _), Some(after_fork_in_child as _));
-    // SAFETY: the handlers only lock and unlock.
-    let failed = unsafe { libc::pthread_atfork(Some(before_fork), parent, child) };
+    // SAFETY: the handlers only lock and unlock, and access what belongs to the thread that holds
+    // the mutex.
+    let failed =
+        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(after_fork)) };
     let _call = enter();
     number_inodes();
     if failed == 0 {
@@ -110,39 +71,22 @@ pub(super) fn install() {
     }
 }
 
-/// Whether this thread makes calls into SQLite, and a signal handler of it forks.
-fn is_inside() -> bool {
-    FORKS.get() == 0 && OWNER.load(Ordering::Relaxed) == this_thread()
-}
-
 extern "C" fn before_fork() {
-    if is_inside() {
-        return;
+    let forks = FORKS.get();
+    FORKS.set(forks + 1);
+    if forks == 0 {
+        let guard = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: this thread holds the mutex.
+        unsafe { *HELD_BY_FORK.0.get() = Some(guard) };
     }
-    if FORKS.get() == 0 {
-        lock();
-    }
-    FORKS.set(FORKS.get() + 1);
 }
 
-extern "C" fn after_fork_in_parent() {
-    after_fork();
-}
-
-extern "C" fn after_fork_in_child() {
-    // No thread of this process waits.
-    WAITING.store(0, Ordering::Relaxed);
-    after_fork();
-}
-
-fn after_fork() {
-    if is_inside() {
-        return;
-    }
+extern "C" fn after_fork() {
     let forks = FORKS.get().saturating_sub(1);
     FORKS.set(forks);
     if forks == 0 {
-        unlock();
+        // SAFETY: this thread, or the parent's thread of which it is the copy, holds the mutex.
+        drop(unsafe { (*HELD_BY_FORK.0.get()).take() });
     }
 }
 

@@ -119,7 +119,7 @@ impl Sqlite {
 
     /// Runs a batch, and repeats it until the file is unlocked.
     fn attempt(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
-        let process = fork::generation();
+        let process = fork::process();
         let began = self.clock.now();
         let mut tries = 0;
         loop {
@@ -127,7 +127,6 @@ impl Sqlite {
                 Ok(replies) => return Ok(replies),
                 Err(Stop::Failed(failure)) => return Err(failure),
                 Err(Stop::Full(error)) => return Err(Failure { error, sent: false }),
-                Err(Stop::Astray) => return Err(Failure { error: fork::astray(), sent: false }),
                 Err(Stop::Busy) => PAUSE,
                 Err(Stop::BusyOpening) => LONG_PAUSE,
             };
@@ -157,7 +156,8 @@ impl Sqlite {
         // No fork happens while this is held.
         let _call = fork_safety::enter();
         if fork::generation() != process {
-            return Err(Stop::Astray);
+            let error = fork::astray();
+            return Err(Stop::Failed(Failure { error, sent: false }));
         }
         connection::run(&mut connection, &self.place, &self.clock, ops)
     }

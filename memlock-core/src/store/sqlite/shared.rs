@@ -15,10 +15,11 @@ use crate::fork::ForkLocal;
 #[derive(Debug, Default)]
 pub(super) struct SharedConnection(Mutex<Option<Connection>>);
 
-/// What a client opens: the file, and whether a network file system is trusted.
-type Key = (PathBuf, bool);
+/// The connections of a process, by what a client opens: the file, and whether a network file
+/// system is trusted.
+type Connections = Vec<((PathBuf, bool), Weak<SharedConnection>)>;
 
-static CONNECTIONS: ForkLocal<Mutex<Vec<(Key, Weak<SharedConnection>)>>> = ForkLocal::new();
+static CONNECTIONS: ForkLocal<Mutex<Connections>> = ForkLocal::new();
 
 impl SharedConnection {
     /// This process's connection to the file.
