@@ -34,14 +34,14 @@ impl Lease {
             return Err(Error::invalid(format!(
                 "The duration of {} seconds is too short: the server's clock ticks once a second, \
                  so ask for at least 1 second.",
-                duration.as_secs_f64()
+                exact_seconds(duration)
             )));
         }
         if duration > MAX_LEASE {
             return Err(Error::invalid(format!(
                 "The duration of {} seconds is too long: the longest is 366 days ({} seconds).",
-                duration.as_secs(),
-                MAX_LEASE.as_secs()
+                exact_seconds(duration),
+                exact_seconds(MAX_LEASE)
             )));
         }
         Ok(Lease(duration))
@@ -56,6 +56,12 @@ impl Lease {
     pub fn deadline(self, sent: Moment) -> Moment {
         sent + (self.0 - TICK_LATENESS)
     }
+}
+
+/// Seconds with as many decimals as it takes: a duration that is refused differs from the bound.
+fn exact_seconds(duration: Duration) -> String {
+    let text = format!("{}.{:09}", duration.as_secs(), duration.subsec_nanos());
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 #[cfg(test)]
@@ -75,5 +81,22 @@ mod tests {
         for good in [MIN_LEASE, Duration::from_secs(31 * 24 * 3600), MAX_LEASE] {
             assert!(Lease::new(good).is_ok(), "{good:?}");
         }
+    }
+
+    #[test]
+    fn a_refusal_tells_how_the_duration_differs_from_the_bound() {
+        for (refused, said) in [
+            (Duration::ZERO, "of 0 seconds is too short"),
+            (Duration::from_millis(500), "of 0.5 seconds is too short"),
+            (MIN_LEASE - Duration::from_nanos(1), "of 0.999999999 seconds is too short"),
+            (MAX_LEASE + Duration::from_millis(1), "of 31622400.001 seconds is too long"),
+            (MAX_LEASE + Duration::from_nanos(1), "of 31622400.000000001 seconds is too long"),
+            (Duration::from_secs(40_000_000), "of 40000000 seconds is too long"),
+        ] {
+            let sentence = Lease::new(refused).unwrap_err().to_string();
+            assert!(sentence.contains(said), "{sentence}");
+        }
+        let sentence = Lease::new(Duration::MAX).unwrap_err().to_string();
+        assert!(sentence.contains("the longest is 366 days (31622400 seconds)"), "{sentence}");
     }
 }
