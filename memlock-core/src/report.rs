@@ -94,6 +94,8 @@ pub(crate) enum ObservedHolder {
     Memlock { host: String, pid: u32, others: usize },
     /// A client that does not use memlock.
     Foreign,
+    /// So many holders that another one is not possible.
+    TooMany(usize),
 }
 
 impl fmt::Display for ObservedHolder {
@@ -101,6 +103,9 @@ impl fmt::Display for ObservedHolder {
         match self {
             ObservedHolder::Unknown => Ok(()),
             ObservedHolder::Foreign => f.write_str(" (held by a client that does not use memlock)"),
+            ObservedHolder::TooMany(holders) => {
+                write!(f, " (it has {holders} concurrent holders, the highest number possible)")
+            }
             ObservedHolder::Memlock { host, pid, others } => {
                 write!(f, " (held by {}, process {pid}", host.escape_debug())?;
                 match others {

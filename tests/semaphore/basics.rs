@@ -122,20 +122,29 @@ fn what_it_costs_does_not_depend_on_the_number_of_permits() {
     assert_eq!(costs[0].1, 5, "a write and a read; a write, the queue and a read");
 }
 
+impl Bench {
+    /// Writes a semaphore with so many permits, of which so many holders hold one each.
+    fn hold_one_each(&self, permits: u32, holders: u32) -> String {
+        let unix = SystemClock.unix_seconds();
+        let mut item =
+            format!("memlock-semaphore/1 {:032x} {permits} {} 86400 1\n", 1, unix + 86_400);
+        for holder in 1..=holders {
+            item += &format!(
+                "{holder:032x} 1 {} a-host-name-of-thirty-two-letters 4194304 {unix}\n",
+                unix + 600
+            );
+        }
+        // The server's time is computed from its expiry, so that has to be true.
+        let expires = u32::try_from(unix + 86_400).unwrap();
+        assert!(self.server.plain().set("semaphore:s", &item, expires));
+        item
+    }
+}
+
 #[test]
 fn ten_thousand_can_hold_one_each() {
     let bench = Bench::new();
-    let unix = SystemClock.unix_seconds();
-    let mut item = format!("memlock-semaphore/1 {:032x} 10000 {} 86400 1\n", 1, unix + 86_400);
-    for holder in 1..10_000 {
-        item += &format!(
-            "{holder:032x} 1 {} a-host-name-of-thirty-two-letters 4194304 {unix}\n",
-            unix + 600
-        );
-    }
-    // The server's time is computed from its expiry, so that has to be true.
-    let expires = u32::try_from(unix + 86_400).unwrap();
-    assert!(bench.server.plain().set("semaphore:s", &item, expires));
+    let item = bench.hold_one_each(10_000, 9_999);
     let semaphore = bench.semaphore(10_000);
     let mut last = semaphore.try_acquire().unwrap().unwrap();
     assert!(semaphore.try_acquire().unwrap().is_none());
@@ -145,6 +154,30 @@ fn ten_thousand_can_hold_one_each() {
     assert_eq!(last.release().unwrap(), Release::Released);
     assert_eq!(bench.server.plain().get("semaphore:s").unwrap().len(), item.len());
     assert_eq!(available(&semaphore), 1);
+}
+
+#[test]
+fn a_refusal_says_when_ten_thousand_hold_and_permits_are_left() {
+    let bench = Bench::new();
+    bench.hold_one_each(10_002, 10_000);
+    let semaphore = bench.semaphore(10_002);
+    let subject = format!("semaphore \"s\" on memcached at {}", bench.server.address());
+    let limit = "(it has 10000 concurrent holders, the highest number possible).";
+    for (wait, said) in [
+        (
+            Wait::NEVER,
+            format!(
+                "The {subject} has 2 of 10002 permits available, but cannot have another holder {limit}"
+            ),
+        ),
+        (
+            Wait::at_most(Duration::from_millis(20)),
+            format!("Timed out after 20 ms waiting for a permit of the {subject} {limit}"),
+        ),
+    ] {
+        let report = semaphore.acquire_or_report(Request::default(), &wait).unwrap().unwrap_err();
+        assert_eq!(report.to_string(), said);
+    }
 }
 
 #[test]

@@ -113,6 +113,11 @@ impl Semaphore {
                     "The {subject} has {available} of {all} permits available, and {wanted} {verb} asked for"
                 )
             }
+            Some(Refusal { available, permits: all, is_full: true, .. }) => {
+                format!(
+                    "The {subject} has {available} of {all} permits available, but cannot have another holder"
+                )
+            }
             Some(_) => {
                 format!(
                     "The permits of the {subject} that are available are reserved for another waiter"

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::record::Record;
+use super::record::{MOST_HOLDERS, Record};
 use crate::clock::{Moment, whole_seconds};
 use crate::error::{Error, Result};
 use crate::lease::{DRIFT, Lease};
@@ -25,6 +25,8 @@ pub(super) struct Refusal {
     pub(super) permits: u32,
     pub(super) available: u32,
     pub(super) holder: ObservedHolder,
+    /// Whether the number of holders is at its maximum.
+    pub(super) is_full: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -87,12 +89,17 @@ impl Snapshot {
     /// What a refused acquisition reports.
     pub(super) fn refusal(&self) -> Refusal {
         let Snapshot { record, now, .. } = self;
+        let (available, is_full) = (record.available(*now), !record.has_room(*now));
         let mut live = record.holdings.iter().filter(|holding| holding.until > *now);
-        let holder = live.next().map_or(ObservedHolder::Unknown, |first| {
-            let (host, pid, _) = first.who();
-            ObservedHolder::Memlock { host, pid, others: live.count() }
-        });
-        Refusal { permits: record.permits, available: record.available(*now), holder }
+        let holder = match live.next() {
+            _ if is_full && available > 0 => ObservedHolder::TooMany(MOST_HOLDERS),
+            Some(first) => {
+                let (host, pid, _) = first.who();
+                ObservedHolder::Memlock { host, pid, others: live.count() }
+            }
+            None => ObservedHolder::Unknown,
+        };
+        Refusal { permits: record.permits, available, holder, is_full }
     }
 
     /// Whether the reply took so long that the server may have been stopped, and its clock with it.
