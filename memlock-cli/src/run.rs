@@ -28,7 +28,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use libc::pid_t;
-use memlock_core::{Release, Wait, Waited};
+use memlock_core::{Answer, Release, Report, Wait};
 
 use crate::args::{OnLost, Run};
 use crate::connect::{Url, connect};
@@ -55,15 +55,23 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
     let target = Target::new(&client, args)?;
     let signals = Signals::block().map_err(|error| system("Signals cannot be blocked", &error))?;
     let acquired = match acquire(&target, args, verbose, signals)? {
-        Waited::Done(acquired) => acquired,
-        Waited::Busy => return busy(args, || format!("{target} is busy: {}.", holder(&target))),
-        Waited::TimedOut => {
-            return busy(args, || {
-                let limit = brief(args.timeout.unwrap_or_default());
-                format!("Timed out after {limit} waiting for {target} ({}).", holder(&target))
+        Ok(acquired) => acquired,
+        Err(report) if report == Answer::Busy => {
+            return busy(args, || match target.held_by() {
+                Some(holder) => format!("{target} is busy: {holder}."),
+                None => report.to_string(),
             });
         }
-        Waited::Interrupted => {
+        Err(report) if report == Answer::TimedOut => {
+            return busy(args, || match target.held_by() {
+                Some(holder) => {
+                    let limit = brief(args.timeout.unwrap_or_default());
+                    format!("Timed out after {limit} waiting for {target} ({holder}).")
+                }
+                None => report.to_string(),
+            });
+        }
+        Err(_) => {
             if let Some(came) = signals.next_ending() {
                 signals.suffer(came.signal);
                 return Ok(Status::of_signal(came.signal));
@@ -124,7 +132,7 @@ fn acquire(
     args: &Run,
     verbose: bool,
     signals: Signals,
-) -> Result<Waited<Acquired>, CliError> {
+) -> Result<Result<Acquired, Report>, CliError> {
     // Asked by the wait again and again.
     let is_to_end = || {
         signals.stop_if_told();
@@ -138,16 +146,14 @@ fn acquire(
     if verbose && !wait.is_once() {
         // Only a first try tells whether there is anything to wait for.
         match target.acquire(&Wait::NEVER.unless(&is_to_end))? {
-            Waited::Busy => complain(&format!("Waiting for {target} ({}).", holder(target))),
-            waited => return Ok(waited),
+            Err(report) if report == Answer::Busy => complain(&match target.held_by() {
+                Some(holder) => format!("Waiting for {target} ({holder})."),
+                None => format!("Waiting for {target}. {report}"),
+            }),
+            ended => return Ok(ended),
         }
     }
     target.acquire(&wait.unless(&is_to_end))
-}
-
-/// The holder, as far as it can be read.
-fn holder(target: &Target) -> String {
-    target.held_by().unwrap_or_else(|| "held by another process".to_owned())
 }
 
 /// The answer when another holder has it. Where that is no failure, or is not to be reported,

@@ -66,6 +66,34 @@ fn busy_permits_are_named_with_their_server_and_their_holders() {
 }
 
 #[test]
+fn permits_that_are_reserved_for_another_waiter_are_reported_so() {
+    let server = Memcached::start();
+    let semaphore = Client::connect(&server.url()).unwrap().semaphore("s", 3, MINUTE).unwrap();
+    let _permit = semaphore.acquire().unwrap();
+    let waiter = Client::connect(&server.url()).unwrap();
+    let waiting = {
+        let semaphore = waiter.semaphore("s", 3, MINUTE).unwrap();
+        let all = Request { permits: 3, ..Request::default() };
+        std::thread::spawn(move || semaphore.acquire_with(all, &Wait::FOREVER).map(drop))
+    };
+    eventually("it reserves the two that are free", || {
+        let record = server.plain().get("semaphore:s")?;
+        String::from_utf8_lossy(&record).contains(" gathering=").then_some(())
+    });
+    let subject = format!("semaphore \"s\" on {}", semaphore.server());
+    let said = run(&server, &["s", "-s", "3", "-n", "true"]);
+    let start = format!(
+        "memlock: The permits of the {subject} that are available are reserved for another waiter"
+    );
+    assert!(said.code == Some(75) && said.err.starts_with(&start), "{said:?}");
+    let said = run(&server, &["s", "-s", "3", "-w", "100ms", "true"]);
+    let start = format!("memlock: Timed out after 100 ms waiting for a permit of the {subject}");
+    assert!(said.code == Some(75) && said.err.starts_with(&start), "{said:?}");
+    waiter.cancel_waits();
+    waiting.join().unwrap().unwrap();
+}
+
+#[test]
 fn a_lost_lock_is_named_with_its_server() {
     let server = Memcached::start();
     let mut running =

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::semaphore::Holder;
-use memlock_core::{Client, Guard, Mutex, Request, Semaphore, Wait, Waited};
+use memlock_core::{Client, Guard, Mutex, Report, Request, Semaphore, Wait};
 
 use crate::args::Run;
 use crate::connect::server_of;
@@ -53,22 +53,22 @@ impl Target {
         Ok(Target { what, shown: format!("{}{server}", quoted(name)) })
     }
 
-    pub(super) fn acquire(&self, wait: &Wait<'_>) -> Result<Waited<Acquired>, CliError> {
-        fn boxed<G: Guard + 'static>(waited: Waited<G>) -> Waited<Acquired> {
-            match waited {
-                Waited::Done(guard) => Waited::Done(Box::new(guard)),
-                Waited::Busy => Waited::Busy,
-                Waited::TimedOut => Waited::TimedOut,
-                Waited::Interrupted => Waited::Interrupted,
-            }
+    /// Acquires it, or reports why not.
+    pub(super) fn acquire(&self, wait: &Wait<'_>) -> Result<Result<Acquired, Report>, CliError> {
+        fn boxed<G: Guard + 'static>(guard: G) -> Acquired {
+            Box::new(guard)
         }
         Ok(match &self.what {
-            What::Lock(mutex) => boxed(mutex.lock_with(wait)?),
-            What::Permits(semaphore, request) => boxed(semaphore.acquire_with(*request, wait)?),
+            What::Lock(mutex) => mutex.lock_or_report(wait)?.map(boxed),
+            What::Permits(semaphore, request) => {
+                semaphore.acquire_or_report(*request, wait)?.map(boxed)
+            }
         })
     }
 
-    /// The holder, as far as the item tells: what is read is already past.
+    /// The holder, as far as the item shows: what is read is already past. `None` if it shows no
+    /// reason why nothing was acquired, such as when enough permits are available: the report of
+    /// the attempt then says why.
     pub(super) fn held_by(&self) -> Option<String> {
         match &self.what {
             What::Lock(mutex) => mutex.owner().ok().flatten().map(|owner| {
@@ -76,21 +76,25 @@ impl Target {
                     owner.record.as_ref().map(|record| format!(", since {}", date(record.since)));
                 format!("held by {}{}", holder_of(&owner), since.unwrap_or_default())
             }),
-            What::Permits(semaphore, _) => semaphore.status().ok().flatten().map(|status| {
+            What::Permits(semaphore, request) => {
+                let status = semaphore.status().ok().flatten()?;
+                if status.available >= request.permits {
+                    return None;
+                }
                 let free = format!("{} of {} permits are free", status.available, status.permits);
                 let named =
                     status.holders.iter().take(NAMED).map(|Holder { host, pid, since, .. }| {
                         format!("{}, since {}", process(host, *pid), date(*since))
                     });
                 let named: Vec<String> = named.collect();
-                match status.holders.len() {
+                Some(match status.holders.len() {
                     0 => free,
                     all if all > NAMED => {
                         format!("{free}, held by {}; and {} more", named.join("; "), all - NAMED)
                     }
                     _ => format!("{free}, held by {}", named.join("; ")),
-                }
-            }),
+                })
+            }
         }
     }
 }
