@@ -146,7 +146,9 @@ impl Context {
         self.skips_silent && self.is_silent(route)
     }
 
-    fn skip_if_silent(&self, route: Route) -> std::result::Result<(), Failure> {
+    /// # Errors
+    /// If this handle sends nothing to the server that owns `route`, for now.
+    pub(crate) fn skip_if_silent(&self, route: Route) -> std::result::Result<(), Failure> {
         if !self.skips(route) {
             return Ok(());
         }

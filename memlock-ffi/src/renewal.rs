@@ -5,7 +5,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-use memlock_core::{Answer, Guard, Loss, Notice, RenewOptions, Renewal, Report, Result, fork};
+use memlock_core::{
+    Answer, Error, Guard, Loss, Notice, RenewOptions, Renewal, Report, Result, fork,
+};
 
 use crate::boundary::{invalid, millis, to_millis};
 
@@ -42,10 +44,11 @@ pub type memlock_renewal_callback =
     Option<unsafe extern "C" fn(event: c_int, left_ms: i64, arg: *mut c_void)>;
 
 /// The report for a handle whose destructor could not release what it held.
-fn report_not_released() -> Report {
-    let sentence = "The server does not respond, so the lock or permit was not released: it is \
-                    released at the client's next contact with the server, or expires with its \
-                    lease.";
+fn report_not_released(error: &Error) -> Report {
+    let sentence = format!(
+        "The lock or permit was not released, or may not have been: it is released at the \
+         client's next contact with the server, or expires with its lease. {error}"
+    );
     Report::new(Answer::Unknown, sentence)
 }
 
@@ -175,15 +178,19 @@ impl Leased {
         {
             callback.disable();
         }
-        Some(released.map_or_else(report_not_released, |released| renewal.report(released)))
+        Some(match released {
+            Ok(released) => renewal.report(released),
+            Err(error) => report_not_released(&error),
+        })
     }
 
     /// Releases it on drop; `stopped` is the result of [`Leased::stop_renewal_on_drop`].
     pub(crate) fn release_on_drop(self, stopped: Option<Report>) -> Report {
         match self.state {
-            State::Held(mut guard) => guard
-                .let_go()
-                .map_or_else(report_not_released, |released| guard.report(released.into())),
+            State::Held(mut guard) => match guard.let_go() {
+                Ok(released) => guard.report(released.into()),
+                Err(error) => report_not_released(&error),
+            },
             _ => stopped.unwrap_or_else(|| Answer::NotHeld.into()),
         }
     }

@@ -49,7 +49,10 @@ pub trait Guard: Sealed + Send + Sync {
     /// As for [`LeaseGuard::renew`].
     fn renew(self: Box<Self>, renew: RenewOptions) -> Result<Renewal>;
     /// See [`LeaseGuard::let_go`].
-    fn let_go(&mut self) -> Option<Release>;
+    ///
+    /// # Errors
+    /// As for [`LeaseGuard::let_go`].
+    fn let_go(&mut self) -> Result<Release>;
     /// See [`LeaseGuard::abandon`].
     fn abandon(self: Box<Self>);
 }
@@ -99,7 +102,7 @@ impl<K: RenewableKind + 'static> Guard for LeaseGuard<K> {
         Renewal::begin(self, renew)
     }
 
-    fn let_go(&mut self) -> Option<Release> {
+    fn let_go(&mut self) -> Result<Release> {
         self.let_go()
     }
 

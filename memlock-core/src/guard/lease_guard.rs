@@ -17,7 +17,7 @@ use super::orphan::{self, Reaper};
 use super::outcome::{Extension, Release};
 use super::sentences::{LeaseState, ended};
 use crate::clock::Moment;
-use crate::error::{Answer, Error, Result};
+use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{self, Call, call};
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
@@ -195,7 +195,9 @@ impl<K: Kind> LeaseGuard<K> {
         self.token
     }
 
-    /// Reads from the server whether the lock is held. One round trip.
+    /// Reads from the server whether the lock is held. One round trip. Once the lease has ended,
+    /// the answer is false, without a request: the lock must not be relied on any more, although
+    /// releasing and extending it may still succeed.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
@@ -212,14 +214,17 @@ impl<K: Kind> LeaseGuard<K> {
     }
 
     /// Releases the lock in one round trip; releases permits, all together, in one round trip, or
-    /// in two if others have used the semaphore meanwhile. Repeating a release changes nothing.
+    /// in two if others have used the semaphore meanwhile. Repeating a release changes nothing. The
+    /// server decides, also if the lease has ended: see [`Release::Released`].
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): nothing was changed, the lock is
     /// still held, and the release can be repeated.
     /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): the request was sent, and neither the
-    /// reply nor the item could be read; the release can be repeated, too. If the guard is dropped
-    /// instead, the lock is released at the next contact with the server, or ends with its lease.
+    /// reply nor the item could be read; the release can be repeated, too.
+    /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol): the server refused the request or sent
+    /// an invalid reply; the release can be repeated, too. If the guard is dropped instead, the
+    /// lock is released at the next contact with the server, or ends with its lease.
     pub fn release(&mut self) -> Result<Release> {
         call(|| {
             if !self.is_ours_to_use() {
@@ -252,15 +257,15 @@ impl<K: Kind> LeaseGuard<K> {
         })
     }
 
-    /// Replaces the lease by a new one, counted from now, if the lock is still held: a lock in one
-    /// round trip, permits in one or two. A fence does not change.
+    /// Replaces the lease by a new one, counted from now, if the server still has the lock for this
+    /// guard: a lock in one round trip, permits in one or two. A fence does not change.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a lease out of range.
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): nothing was changed, and the old
-    /// lease still runs. [`ErrorKind::Unknown`](crate::ErrorKind::Unknown): the lease may or may
-    /// not have been extended; rely on the shorter of the two leases, as [`LeaseGuard::remaining`]
-    /// does.
+    /// lease still runs. [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) and
+    /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol): the lease may or may not have been
+    /// extended; rely on the shorter of the two leases, as [`LeaseGuard::remaining`] does.
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
         call(|| {
             let lease = Lease::new(lease)?;
@@ -289,12 +294,16 @@ impl<K: Kind> LeaseGuard<K> {
         self.give_up();
     }
 
-    /// Releases the lock as dropping does: a server that did not answer recently is not contacted.
-    /// The guard holds nothing afterwards in any case. `None` if the outcome is unknown: the lock
-    /// is released at the next contact with the server, or ends with its lease.
-    pub fn let_go(&mut self) -> Option<Release> {
+    /// Releases the lock as dropping does: a server that did not answer recently is not contacted,
+    /// and a release that has failed before is not repeated. The guard holds nothing afterwards in
+    /// any case.
+    ///
+    /// # Errors
+    /// Why the lock was not released, or may not have been: it is released at the next contact with
+    /// the server, or ends with its lease.
+    pub fn let_go(&mut self) -> Result<Release> {
         if !self.is_ours_to_use() {
-            return Some(if self.was_lost() { Release::Lost } else { Release::NotHeld });
+            return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
         }
         let _call = Call::begin();
         let tries = self.begin_drop();
@@ -302,14 +311,12 @@ impl<K: Kind> LeaseGuard<K> {
         if self.server_until <= self.kind.target().now() {
             K::leave_the_queue(self);
             self.held = false;
-            return Some(Release::Lost);
+            return Ok(Release::Lost);
         }
-        let released = if tries { self.release().map(Some) } else { Ok(None) };
-        if let Err(error) = &released {
-            self.kind.drop_failed(error);
-        }
+        let released =
+            tries.and_then(|()| self.release().inspect_err(|error| self.kind.drop_failed(error)));
         self.give_up();
-        released.ok().flatten()
+        released
     }
 
     /// If the guard still holds the lock, remembers it, to be released at a later contact.
@@ -320,12 +327,22 @@ impl<K: Kind> LeaseGuard<K> {
         }
     }
 
-    /// Called before a drop: from now on, a silent server is not contacted. False if the lock has
-    /// to be left behind, because its server is silent now, or a release has failed before.
-    pub(crate) fn begin_drop(&mut self) -> bool {
+    /// Called before a drop: from now on, a silent server is not contacted.
+    ///
+    /// # Errors
+    /// If the lock has to be left behind, because its server is silent now, or a release has failed
+    /// before.
+    pub(crate) fn begin_drop(&mut self) -> Result<()> {
         let target = self.kind.target_mut();
         target.context = target.context.for_drop();
-        !self.release_failed && !target.context.skips(target.route)
+        let tries = match self.release_failed {
+            true => Err(Error::new(
+                ErrorKind::Unknown,
+                "An earlier release failed, and it is not repeated when the lock is dropped.",
+            )),
+            false => target.context.skip_if_silent(target.route).map_err(|failure| failure.error),
+        };
+        tries.map_err(|error| self.kind.target().said(K::RELEASING, error))
     }
 
     /// Records that the guard is lost. `in_doubt`: the last request may have reached the server all

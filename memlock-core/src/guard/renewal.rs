@@ -239,21 +239,25 @@ impl Renewal {
     }
 
     /// Releases the lock on a best-effort basis, as dropping does: see [`LeaseGuard::let_go`].
-    pub fn let_go(&self) -> Option<Release> {
+    ///
+    /// # Errors
+    /// As for that method.
+    pub fn let_go(&self) -> Result<Release> {
         if !self.entry.is_ours() {
-            return Some(Release::NotHeld);
+            return Ok(Release::NotHeld);
         }
-        let tries = self.entry.held().as_mut().is_none_or(|held| held.begin_drop());
-        if tries {
-            match self.release() {
-                Ok(released) => return Some(released),
-                Err(error) => {
-                    log::warn!("What was kept could not be released when it was dropped. {error}")
-                }
-            }
+        let tries = self.entry.held().as_mut().map_or(Ok(()), |held| held.begin_drop());
+        let released = tries.and_then(|()| {
+            self.release().inspect_err(|error| {
+                log::warn!(
+                    "A renewed lock or permit could not be released when it was dropped. {error}"
+                );
+            })
+        });
+        if released.is_err() {
+            self.entry.abandon();
         }
-        self.entry.abandon();
-        None
+        released
     }
 
     /// Gives up the lock without waiting for the server: see [`LeaseGuard::abandon`].

@@ -38,7 +38,7 @@ pub(crate) trait Renewable: Send {
     /// A check whether the server still has the lease, which does not need the guard.
     fn checker(&self) -> Check;
     fn lose(&mut self, in_doubt: bool, ask: bool) -> bool;
-    fn begin_drop(&mut self) -> bool;
+    fn begin_drop(&mut self) -> Result<()>;
     fn give_up(&mut self);
     /// Begins a renewal. `in_doubt`: an earlier renewal got no reply. `None` if there is nothing to
     /// renew.
@@ -156,7 +156,7 @@ impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
         LeaseGuard::lose(self, in_doubt, ask)
     }
 
-    fn begin_drop(&mut self) -> bool {
+    fn begin_drop(&mut self) -> Result<()> {
         LeaseGuard::begin_drop(self)
     }
 
