@@ -32,7 +32,7 @@ pub unsafe extern "C-unwind" fn memlock_counter_set_up(
     enter(|| {
         // SAFETY: the caller's promise.
         let counter = unsafe { named(client, key) }?;
-        Ok(if counter.set_up(permits)? { Answer::Ok } else { Answer::Exists })
+        Ok(if counter.set_up(permits)? { Answer::Ok.into() } else { counter.report_exists() })
     })
 }
 

@@ -87,10 +87,11 @@ pub unsafe extern "C-unwind" fn memlock_list_set_up(
     enter(|| {
         // SAFETY: the caller's promise.
         let mut opened = unsafe { named(client, session, list) }?;
-        let answer = Answer::from(opened.set_up(millis(duration_ms)?)?);
+        let set_up = opened.set_up(millis(duration_ms)?)?;
+        let report = opened.report(set_up);
         // SAFETY: the caller's promise.
         unsafe { put(list, give(memlock_list(opened)), "list") }?;
-        Ok(answer)
+        Ok(report)
     })
 }
 
@@ -141,7 +142,7 @@ pub unsafe extern "C-unwind" fn memlock_list_insert(
             // SAFETY: the caller's promise.
             unsafe { put(id, insertion.id(), "id") }?;
         }
-        Ok(Answer::from(insertion).into())
+        Ok(list.0.report(insertion))
     })
 }
 

@@ -218,8 +218,8 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_set_up(
 ) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
-        let set_up = unsafe { lent(semaphore, "semaphore") }?.core.set_up(millis(life_ms)?)?;
-        Ok(Answer::from(set_up))
+        let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
+        Ok(semaphore.report_set_up(semaphore.set_up(millis(life_ms)?)?))
     })
 }
 

@@ -100,6 +100,34 @@ fn permits_move_from_one_client_to_another() {
 }
 
 #[test]
+fn what_exists_already_is_named_with_its_server() {
+    let client = open(c"memory://twice");
+    let (mut one, mut two, mut semaphore) = (null_mut(), null_mut(), null_mut());
+    let says = |text: &str| assert!(sentence().contains(text), "{}", sentence());
+    // SAFETY: as above.
+    unsafe {
+        let (name, key) = (c"name".as_ptr(), c"key".as_ptr());
+        assert_eq!(memlock_list_set_up(client, name, 60_000, &raw mut one), MEMLOCK_OK);
+        assert_eq!(memlock_list_set_up(client, name, 60_000, &raw mut two), MEMLOCK_EXISTS);
+        says("The distinct list \"name\" in this process's memory was already set up");
+        assert_eq!(memlock_list_insert(one, key, 3, null_mut()), MEMLOCK_OK);
+        assert_eq!(memlock_list_insert(two, key, 3, null_mut()), MEMLOCK_DUPLICATE);
+        says("The key was already in the distinct list \"name\" in this process's memory.");
+        memlock_list_close(one);
+        memlock_list_close(two);
+        assert_eq!(memlock_semaphore_open(client, name, 2, 30_000, &raw mut semaphore), MEMLOCK_OK);
+        assert_eq!(memlock_semaphore_set_up(semaphore, 60_000), MEMLOCK_OK);
+        assert_eq!(memlock_semaphore_set_up(semaphore, 60_000), MEMLOCK_EXISTS);
+        says("The semaphore \"name\" in this process's memory was already set up.");
+        memlock_semaphore_close(semaphore);
+        assert_eq!(memlock_counter_set_up(client, key, 2), MEMLOCK_OK);
+        assert_eq!(memlock_counter_set_up(client, key, 3), MEMLOCK_EXISTS);
+        says("The counter \"key\" in this process's memory was already set up");
+        memlock_client_close(client);
+    }
+}
+
+#[test]
 fn a_list_is_iterated() {
     let client = open(c"memory://lists");
     let (mut list, mut walk, mut id) = (null_mut(), null_mut(), 0);

@@ -20,8 +20,10 @@ static void the_functions_have_burtons_signatures(void) {
 static void exactly_one_set_up_is_the_first(void) {
     ANSWERS(MEMLOCK_OK, distinct_list_set_up("session", 60));
     ANSWERS(MEMLOCK_EXISTS, distinct_list_set_up("session", 60));
+    SAYS("\"session\" on memcached at");
     ANSWERS(MEMLOCK_OK, distinct_list_insert("session", "key"));
     ANSWERS(MEMLOCK_DUPLICATE, distinct_list_insert("session", "key"));
+    SAYS("\"session\" on memcached at");
     ANSWERS(MEMLOCK_OK, distinct_list_tear_down("session"));
 }
 

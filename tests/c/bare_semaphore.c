@@ -24,6 +24,7 @@ static void the_functions_are_in_burtons_manner(void) {
 static void exactly_one_set_up_is_the_first(void) {
     ANSWERS(MEMLOCK_OK, semaphore_set_up("first", 2, 60));
     ANSWERS(MEMLOCK_EXISTS, semaphore_set_up("first", 2, 60));
+    SAYS("\"first\" on memcached at");
     ANSWERS(MEMLOCK_INVALID, semaphore_set_up("first", 3, 60));
     SAYS("has 2 permits");
     ANSWERS(MEMLOCK_INVALID, semaphore_set_up("first", 0, 60));

@@ -17,9 +17,10 @@ use crate::report::Report;
 pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Report> {
     Lease::new(duration)?;
     let mut list = default_client()?.distinct_list(session)?;
-    let answer = Answer::from(list.set_up(duration)?);
+    let set_up = list.set_up(duration)?;
+    let report = list.report(set_up);
     remember(session, list);
-    Ok(answer.into())
+    Ok(report)
 }
 
 /// Inserts a key: [`Answer::Ok`] for the first insert, [`Answer::Duplicate`] for all others, or
@@ -30,13 +31,14 @@ pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Report
 pub fn distinct_list_insert(session: &[u8], key: &[u8]) -> Result<Report> {
     let mut list = list(session)?;
     let Some(insertion) = list.insert(key)? else { return Ok(list.report_not_found()) };
+    let report = list.report(insertion);
     // A session that is known already is not replaced: another thread may have set it up again in
     // the meantime.
     let known = holdings().sessions.contains_key(session);
     if !known {
         remember(session, list);
     }
-    Ok(Answer::from(insertion).into())
+    Ok(report)
 }
 
 /// Ends a session for all clients: [`Answer::Ok`], or [`Answer::NotFound`] if there was none, or

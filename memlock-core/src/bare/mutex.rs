@@ -98,8 +98,8 @@ fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
 /// acquired since, gets [`Answer::Lost`].
 ///
 /// # Errors
-/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the lock is still held, and may be
-/// unlocked again.
+/// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`]: the lock is still
+/// held, and may be unlocked again.
 pub fn mutex_unlock(name: &[u8]) -> Result<Report> {
     check_name(name)?;
     let mut holding = holdings();

@@ -22,7 +22,7 @@ const NO_LEASE: Duration = Duration::from_secs(1);
 /// As [`Semaphore::set_up`].
 pub fn semaphore_set_up(name: &[u8], permits: u32, duration: Duration) -> Result<Report> {
     let semaphore = default_client()?.semaphore(name, permits, NO_LEASE)?;
-    Ok(Answer::from(semaphore.set_up(duration)?).into())
+    Ok(semaphore.report_set_up(semaphore.set_up(duration)?))
 }
 
 /// Acquires a permit for at most `duration`, waiting as long as necessary: [`Answer::Ok`],
@@ -72,8 +72,8 @@ pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Repor
 /// process's oldest. [`Answer::Ok`], [`Answer::Lost`] or [`Answer::NotHeld`].
 ///
 /// # Errors
-/// [`ErrorKind::Unreachable`] or [`ErrorKind::Unknown`]: the permit is still held, and may be
-/// released again.
+/// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`]: the permit is
+/// still held, and may be released again.
 pub fn semaphore_release(name: &[u8]) -> Result<Report> {
     check_name(name)?;
     let mut holding = holdings();

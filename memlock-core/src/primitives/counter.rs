@@ -121,6 +121,12 @@ impl Counter {
         Report::new(Answer::NotFound, text)
     }
 
+    /// Reports that there was such an item already: [`Answer::Exists`] with a sentence.
+    pub fn report_exists(&self) -> Report {
+        let text = format!("The {} was already set up; it is unchanged.", self.subject());
+        Report::new(Answer::Exists, text)
+    }
+
     /// Reports how a wait for a permit ended, with a sentence that names the counter.
     pub fn report(&self, waited: Waited<()>, wait: &Wait<'_>) -> Report {
         let subject = self.subject();

@@ -272,6 +272,19 @@ impl DistinctList {
         Report::new(Answer::NotFound, text)
     }
 
+    /// Reports the result of a set-up or an insert: [`Answer::Exists`] and [`Answer::Duplicate`]
+    /// with a sentence that names the list and the server.
+    pub fn report(&self, answer: impl Into<Answer>) -> Report {
+        let subject = Subject { kind: "distinct list", target: &self.target };
+        let answer = answer.into();
+        let sentence = match answer {
+            Answer::Exists => format!("The {subject} was already set up, and was joined."),
+            Answer::Duplicate => format!("The key was already in the {subject}."),
+            other => return other.into(),
+        };
+        Report::new(answer, sentence)
+    }
+
     /// Runs a read in the session that this handle belongs to, or else in the existing session.
     /// `None` if there is none.
     pub(super) fn within<T>(

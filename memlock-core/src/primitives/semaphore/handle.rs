@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use crate::clock::{Moment, whole_seconds};
 use crate::context::Context;
+use crate::distinct::SetUp;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::ForkLocal;
 use crate::lease::Lease;
@@ -98,6 +99,17 @@ impl Semaphore {
             self.subject()
         );
         Report::new(Answer::NotFound, text)
+    }
+
+    /// Reports the result of a set-up: [`Answer::Exists`] with a sentence that names the semaphore
+    /// and the server.
+    pub fn report_set_up(&self, set_up: SetUp) -> Report {
+        match set_up {
+            SetUp::Created => Answer::Ok.into(),
+            SetUp::Joined => {
+                Report::new(Answer::Exists, format!("The {} was already set up.", self.subject()))
+            }
+        }
     }
 
     /// Adds the operation and the key to an error, unless the error names the semaphore itself.
