@@ -68,8 +68,9 @@ pub(crate) fn mutex_lock_nonblock(
 ///
 /// Any thread may call it. Raises NotHeld when this process does not hold the mutex; LockLost when
 /// the duration had passed or the server had lost the lock, so that another holder may have held it
-/// meanwhile. After Unreachable and OutcomeUnknown the mutex is still held, and can be unlocked
-/// again.
+/// meanwhile. Shortly after the duration the server may still have the lock for this process: the
+/// call then succeeds, and no other holder has had it. After Unreachable, OutcomeUnknown and
+/// ProtocolError the mutex is still held, and can be unlocked again.
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key)")]
 pub(crate) fn mutex_unlock(py: Python<'_>, mutex_key: Name) -> PyResult<bool> {
@@ -133,8 +134,10 @@ pub(crate) fn semaphore_acquire_nonblock(
 /// process has held for the longest time.
 ///
 /// Raises NotHeld when this process holds no permit; LockLost when the duration had passed or the
-/// server had lost the permit, so that another holder may have had it meanwhile. After Unreachable
-/// and OutcomeUnknown the permit is still held, and can be released again.
+/// server had lost the permit, so that another holder may have had it meanwhile. Shortly after the
+/// duration the server may still have the permit for this process: the call then succeeds, and no
+/// other holder has had it. After Unreachable, OutcomeUnknown and ProtocolError the permit is still
+/// held, and can be released again.
 #[pyfunction]
 #[pyo3(text_signature = "(name)")]
 pub(crate) fn semaphore_release(py: Python<'_>, name: Name) -> PyResult<bool> {

@@ -16,7 +16,7 @@ use crate::renew::Renew;
 use crate::semaphore::Semaphore;
 use crate::subject::SharedClient;
 
-/// A client of one memcached server or group of servers. Made by connect().
+/// A client of one memcached server, a group of servers, or a file. Made by connect().
 ///
 /// Any number of threads may use it, and so may forked children: a child opens its own connections.
 /// It need not be closed: its sockets are closed when the last object that was made from it is
@@ -45,16 +45,18 @@ impl Client {
 /// Without `url`, uses the environment variable MEMLOCK_URL, or else memcached://127.0.0.1:11211.
 /// The URL is
 /// `memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=`,
-/// or `memory://name` for locks among the threads of this process. Timeouts are written `250ms` or
-/// `2s`.
+/// `sqlite:///path` or `sqlite:path` for locks in a file, among the programs of one host and
+/// without a server; or `memory://name` for locks among the threads of this process. Timeouts are
+/// written `250ms` or `2s`.
 ///
 /// `notify` is the address at which other processes, also on other hosts, wake the next waiter of
 /// this process when they release a lock. A wake-up is one UDP datagram. Write `notify=address`,
 /// `notify=address:port` or `notify=address:first-last`, with `[...]` around an IPv6 address.
 /// Provide as many ports as there are locks for which this process waits at the same time. The
 /// default is the local address of the connection to the server, and any free port. With
-/// `notify=off` no wake-ups are received, and waiters poll the server instead, at intervals that
-/// grow from a tenth of a second to one second. `bell` is an alias of `notify`.
+/// `notify=off` no wake-ups are received, and waiters poll the server instead: the first waiter at
+/// intervals that grow from 10 to 250 milliseconds, the others at intervals of up to 0.7 seconds.
+/// `bell` is an alias of `notify`.
 ///
 /// Opens no connection: the first call that needs a server raises Unreachable if there is none.
 /// Raises ConfigError for an invalid URL.

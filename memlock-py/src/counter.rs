@@ -96,12 +96,11 @@ impl Counter {
                 None => self.core.acquire_retrying(wait)?,
             };
             Ok(match waited {
-                Waited::Done(()) => Waited::Done(Taken(Some(&self.core))),
-                Waited::Interrupted => Waited::Interrupted,
-                Waited::Busy | Waited::TimedOut => Waited::TimedOut,
+                Waited::Done(()) => Ok(Taken(Some(&self.core))),
+                waited => Err(self.core.report(waited, wait)),
             })
         })?;
-        Ok(taken.map(|mut taken| taken.0 = None).is_some())
+        Ok(taken.map(|mut taken| taken.0 = None).is_ok())
     }
 
     /// Release one permit, whichever process acquired it, wake the first waiter in the queue, and

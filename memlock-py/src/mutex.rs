@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::{Answer, Loss, Release, Waited};
+use memlock_core::{Answer, Loss, Release, Report};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
@@ -74,22 +74,22 @@ impl Mutex {
         py: Python<'_>,
         timeout: Option<Duration>,
         cancel: Option<&Bound<'_, CancelHandle>>,
-    ) -> PyResult<bool> {
+    ) -> PyResult<std::result::Result<(), Report>> {
         let cancel = cancel::given(py, cancel, &self.client)?;
         let held = self.subject.wait(py, timeout, cancel, |wait| {
-            Ok(match self.core.lock_with(wait)? {
-                Waited::Done(lock) => {
-                    Waited::Done(Arc::new(Acquisition::new(Box::new(lock), self.renew.as_ref())?))
-                }
-                Waited::Interrupted => Waited::Interrupted,
-                Waited::Busy | Waited::TimedOut => Waited::TimedOut,
+            Ok(match self.core.lock_or_report(wait)? {
+                Ok(lock) => Ok(Arc::new(Acquisition::new(Box::new(lock), self.renew.as_ref())?)),
+                Err(report) => Err(report),
             })
         })?;
-        let Some(held) = held else { return Ok(false) };
+        let held = match held {
+            Ok(held) => held,
+            Err(report) => return Ok(Err(report)),
+        };
         if let Some(displaced) = self.held_lock.replace(py, held) {
             py.detach(|| drop(displaced));
         }
-        Ok(true)
+        Ok(Ok(()))
     }
 
     fn release_current(&self, py: Python<'_>) -> PyResult<Release> {
@@ -134,15 +134,17 @@ impl Mutex {
         cancel: Option<&Bound<'_, CancelHandle>>,
     ) -> PyResult<bool> {
         let timeout = effective_timeout(py, blocking, timeout, self.timeout)?;
-        self.lock(py, timeout, cancel)
+        Ok(self.lock(py, timeout, cancel)?.is_ok())
     }
 
     /// Release the lock, in one round trip. Any thread may call this.
     ///
     /// Raises NotHeld, a RuntimeError, when this object holds nothing; LockLost when the lease had
     /// expired or the server had lost the lock, so that another holder may have had it meanwhile.
-    /// After Unreachable and OutcomeUnknown the object still holds the lock, and release() can be
-    /// called again.
+    /// Shortly after the end of a lease that is not renewed the server may still have the lock for
+    /// this holder: release() then succeeds, and no other holder has had the lock. After
+    /// Unreachable, OutcomeUnknown and ProtocolError the object still holds the lock, and release()
+    /// can be called again.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.subject.check_released(py, self.release_current(py)?)
     }
@@ -160,9 +162,10 @@ impl Mutex {
     ///
     /// The fence does not change. Any thread may call this, such as one that only extends.
     ///
-    /// Raises NotHeld; LockLost; Invalid for a lease out of range or with renew=True; Unreachable
-    /// when nothing was changed; OutcomeUnknown when it may have been: the old lease may then still
-    /// apply, and `remaining` assumes the shorter of the two.
+    /// Raises NotHeld; LockLost, as release() does; Invalid for a lease out of range or with
+    /// renew=True; Unreachable when nothing was changed; OutcomeUnknown or ProtocolError when it
+    /// may have been: the old lease may then still apply, and `remaining` assumes the shorter of
+    /// the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
         let held = self
@@ -189,7 +192,8 @@ impl Mutex {
         self.remaining(py) > 0.0
     }
 
-    /// Ask the server whether the lock is still held. One round trip.
+    /// Ask the server whether the lock is still held. One round trip, or none when the lease has
+    /// expired: the answer is then False, although release() and extend() may still succeed.
     ///
     /// A renewed lock that is not held any more is lost for good. Raises NotHeld when the object
     /// holds nothing; Unreachable or ProtocolError.
@@ -203,8 +207,8 @@ impl Mutex {
 
     /// Why the lock was lost; None while no loss is known. No I/O.
     ///
-    /// "expired": the lease was not renewed in time; "gone": the server lost the lock, or it was
-    /// taken away; "max_hold": the maximum hold time has passed.
+    /// "expired": the lease has expired, or was not renewed in time; "gone": the server lost the
+    /// lock, or it was taken away; "max_hold": the maximum hold time has passed.
     #[getter]
     fn lost(&self, py: Python<'_>) -> Option<&'static str> {
         match self.held_lock.get(py, |held| held.lost()) {
@@ -270,10 +274,10 @@ impl Mutex {
     /// Raises TimedOut when the timeout expired, and otherwise as acquire().
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, mutex) = (slf.py(), slf.get());
-        if mutex.lock(py, mutex.timeout, None)? {
-            return Ok(slf);
+        match mutex.lock(py, mutex.timeout, None)? {
+            Ok(()) => Ok(slf),
+            Err(report) => Err(mutex.subject.timed_out(py, &report)),
         }
-        Err(mutex.subject.timed_out(py, mutex.timeout))
     }
 
     /// Release the lock.

@@ -49,7 +49,9 @@ impl Permit {
     ///
     /// Raises NotHeld, a RuntimeError, when they were already released; LockLost when the lease had
     /// expired or the server had lost them, so that another holder may have had them meanwhile.
-    /// After Unreachable and OutcomeUnknown they are still held, and release() can be called again.
+    /// Shortly after the end of a lease that is not renewed the server may still have them for this
+    /// holder: release() then succeeds, and no other holder has had them. After Unreachable,
+    /// OutcomeUnknown and ProtocolError they are still held, and release() can be called again.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.subject.check_released(py, self.subject.call_held(py, || self.held.release())?)
     }
@@ -57,9 +59,10 @@ impl Permit {
     /// Give the permits a new lease, counted from now; by default that of the semaphore. One or two
     /// round trips.
     ///
-    /// Raises NotHeld; LockLost; Invalid for a lease out of range or with renew=True; Unreachable
-    /// when nothing was changed; OutcomeUnknown when it may have been: the old lease may then still
-    /// apply, and `remaining` assumes the shorter of the two.
+    /// Raises NotHeld; LockLost, as release() does; Invalid for a lease out of range or with
+    /// renew=True; Unreachable when nothing was changed; OutcomeUnknown or ProtocolError when it
+    /// may have been: the old lease may then still apply, and `remaining` assumes the shorter of
+    /// the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
         let lease = lease.map_or(self.lease, |lease| lease.0);
@@ -81,7 +84,8 @@ impl Permit {
         self.remaining() > 0.0
     }
 
-    /// Ask the server whether the permits are still held. One round trip.
+    /// Ask the server whether the permits are still held. One round trip, or none when the lease
+    /// has expired: the answer is then False, although release() and extend() may still succeed.
     ///
     /// Renewed permits that are not held any more are lost for good. Raises NotHeld in a forked
     /// child; Unreachable or ProtocolError.
@@ -94,8 +98,8 @@ impl Permit {
 
     /// Why the permits were lost; None while no loss is known. No I/O.
     ///
-    /// "expired": the lease was not renewed in time; "gone": the server lost the permits, or they
-    /// were taken away; "max_hold": the maximum hold time has passed.
+    /// "expired": the lease has expired, or was not renewed in time; "gone": the server lost the
+    /// permits, or they were taken away; "max_hold": the maximum hold time has passed.
     #[getter]
     fn lost(&self) -> Option<&'static str> {
         self.held.lost().map(loss_name)

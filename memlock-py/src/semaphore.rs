@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::semaphore::Status;
-use memlock_core::{Answer, Release, Request, SetUp, Waited};
+use memlock_core::{Answer, Release, Report, Request, SetUp};
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
@@ -93,15 +93,12 @@ impl Semaphore {
         timeout: Option<Duration>,
         request: Request,
         cancel: Option<&Bound<'_, CancelHandle>>,
-    ) -> PyResult<Option<Acquisition>> {
+    ) -> PyResult<std::result::Result<Acquisition, Report>> {
         let cancel = cancel::given(py, cancel, &self.client)?;
         self.subject.wait(py, timeout, cancel, |wait| {
-            Ok(match self.core.acquire_with(request, wait)? {
-                Waited::Done(permit) => {
-                    Waited::Done(Acquisition::new(Box::new(permit), self.renew.as_ref())?)
-                }
-                Waited::Interrupted => Waited::Interrupted,
-                Waited::Busy | Waited::TimedOut => Waited::TimedOut,
+            Ok(match self.core.acquire_or_report(request, wait)? {
+                Ok(permit) => Ok(Acquisition::new(Box::new(permit), self.renew.as_ref())?),
+                Err(report) => Err(report),
             })
         })
     }
@@ -182,7 +179,7 @@ impl Semaphore {
         let timeout = effective_timeout(py, blocking, timeout, self.timeout)?;
         let request = Request { permits: permits.0, priority: priority.0, ages };
         let held = self.take(py, timeout, request, cancel)?;
-        Ok(held.map(|held| self.held_permits.push(py, held)).is_some())
+        Ok(held.map(|held| self.held_permits.push(py, held)).is_ok())
     }
 
     /// Release the last `n` acquisitions, each in one or two round trips. Any thread may call this.
@@ -194,8 +191,10 @@ impl Semaphore {
     ///
     /// Raises NotHeld, a RuntimeError, when the object holds fewer than `n`; LockLost when the
     /// lease of one had expired or the server had lost it, so that another holder may have had the
-    /// permits meanwhile; Invalid, a ValueError, for n below 1. After Unreachable and
-    /// OutcomeUnknown the acquisitions that could not be released are still held, and release() can
+    /// permits meanwhile; Invalid, a ValueError, for n below 1. Shortly after the end of a lease
+    /// that is not renewed the server may still have the permits for this holder: release() then
+    /// succeeds, and no other holder has had them. After Unreachable, OutcomeUnknown and
+    /// ProtocolError the acquisitions that could not be released are still held, and release() can
     /// be called again.
     #[pyo3(signature = (n = Whole(1)), text_signature = "($self, n=1)")]
     fn release(&self, py: Python<'_>, n: Whole<i64>) -> PyResult<()> {
@@ -231,9 +230,8 @@ impl Semaphore {
     ) -> PyResult<Permit> {
         let timeout = effective_timeout(py, None, timeout, self.timeout)?;
         let request = Request { permits: permits.0, priority: priority.0, ages };
-        let Some(held) = self.take(py, timeout, request, cancel)? else {
-            return Err(self.subject.timed_out(py, timeout));
-        };
+        let held = self.take(py, timeout, request, cancel)?;
+        let held = held.map_err(|report| self.subject.timed_out(py, &report))?;
         let callbacks = self.renew.as_ref().map(|renew| renew.callbacks(py));
         Ok(Permit::new((held, request.permits), self.subject.clone(), self.lease, callbacks))
     }
@@ -241,9 +239,10 @@ impl Semaphore {
     /// Give the acquisition a new lease, counted from now; by default as long as the first. One or
     /// two round trips.
     ///
-    /// Raises NotHeld; LockLost; Invalid for a lease out of range or with renew=True; Unreachable
-    /// when nothing was changed; OutcomeUnknown when it may have been: the old lease may then still
-    /// apply, and `remaining` assumes the shorter of the two.
+    /// Raises NotHeld; LockLost, as release() does; Invalid for a lease out of range or with
+    /// renew=True; Unreachable when nothing was changed; OutcomeUnknown or ProtocolError when it
+    /// may have been: the old lease may then still apply, and `remaining` assumes the shorter of
+    /// the two.
     #[pyo3(signature = (lease = None), text_signature = "($self, lease=None)")]
     fn extend(&self, py: Python<'_>, lease: Option<Seconds>) -> PyResult<()> {
         let held = self
@@ -270,7 +269,8 @@ impl Semaphore {
         self.remaining(py) > 0.0
     }
 
-    /// Ask the server whether the acquisition is still held. One round trip.
+    /// Ask the server whether the acquisition is still held. One round trip, or none when the lease
+    /// has expired: the answer is then False, although release() and extend() may still succeed.
     ///
     /// A renewed acquisition that is not held any more is lost for good. Raises NotHeld when the
     /// object holds nothing; Unreachable or ProtocolError.
@@ -284,8 +284,8 @@ impl Semaphore {
 
     /// Why the acquisition was lost; None while no loss is known. No I/O.
     ///
-    /// "expired": the lease was not renewed in time; "gone": the server lost the permits, or they
-    /// were taken away; "max_hold": the maximum hold time has passed.
+    /// "expired": the lease has expired, or was not renewed in time; "gone": the server lost the
+    /// permits, or they were taken away; "max_hold": the maximum hold time has passed.
     #[getter]
     fn lost(&self, py: Python<'_>) -> Option<&'static str> {
         self.held_permits.lost(py).map(loss_name)
@@ -379,8 +379,8 @@ impl Semaphore {
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, semaphore) = (slf.py(), slf.get());
         match semaphore.take(py, semaphore.timeout, Request::default(), None)? {
-            Some(held) => semaphore.held_permits.push(py, held),
-            None => return Err(semaphore.subject.timed_out(py, semaphore.timeout)),
+            Ok(held) => semaphore.held_permits.push(py, held),
+            Err(report) => return Err(semaphore.subject.timed_out(py, &report)),
         }
         Ok(slf)
     }

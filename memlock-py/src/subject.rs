@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use memlock_core::name::Key;
 use memlock_core::store::{Route, without_password};
-use memlock_core::{Answer, Cancel, Error, Extension, Release, Report, Result, Wait, Waited, bare};
+use memlock_core::{Answer, Cancel, Error, Extension, Release, Report, Result, Wait, bare};
 use pyo3::prelude::*;
 
 use crate::args::Name;
@@ -88,24 +88,23 @@ impl Subject {
         call::call(py, || Ok(body()))?.map_err(|error| self.failed(py, &error))
     }
 
-    /// Runs a wait of the core for at most `timeout`, or without a limit. Returns `None` when the
-    /// timeout expired.
+    /// Runs a wait of the core for at most `timeout`, or without a limit. Returns the report of the
+    /// core when the timeout expired.
     pub(crate) fn wait<T: Send>(
         &self,
         py: Python<'_>,
         timeout: Option<Duration>,
         cancel: Option<&Cancel>,
-        body: impl FnOnce(&Wait<'_>) -> Result<Waited<T>> + Send,
-    ) -> PyResult<Option<T>> {
+        body: impl FnOnce(&Wait<'_>) -> Result<std::result::Result<T, Report>> + Send,
+    ) -> PyResult<std::result::Result<T, Report>> {
         self.check_open(py)?;
         let waited = call::wait(py, timeout, cancel, |wait| Ok(body(wait)))?;
         match waited.map_err(|error| self.failed(py, &error))? {
-            Waited::Done(got) => Ok(Some(got)),
-            Waited::Interrupted => {
+            Err(report) if report == Answer::Interrupted => {
                 self.check_open(py)?;
                 Err(self.raise(py, Answer::Interrupted, "the wait was cancelled; nothing is held."))
             }
-            Waited::Busy | Waited::TimedOut => Ok(None),
+            ended => Ok(ended),
         }
     }
 
@@ -207,14 +206,10 @@ impl Subject {
         }
     }
 
-    /// The exception of a `with` statement whose timeout expired.
-    pub(crate) fn timed_out(&self, py: Python<'_>, timeout: Option<Duration>) -> PyErr {
-        let timeout = timeout.unwrap_or_default();
-        self.raise(
-            py,
-            Answer::TimedOut,
-            &format!("timed out after {timeout:?}, because other holders have it."),
-        )
+    /// The exception of a `with` statement whose timeout expired; `report` is that of the wait. A
+    /// single attempt timed out, too.
+    pub(crate) fn timed_out(&self, py: Python<'_>, report: &Report) -> PyErr {
+        self.reported(py, &Report::new(Answer::TimedOut, report.sentence()))
     }
 }
 

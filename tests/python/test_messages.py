@@ -168,6 +168,21 @@ CALLS: dict[str, tuple[type[memlock.Error], Call]] = {
 }
 
 
+def test_a_with_statement_that_times_out_says_what_is_missing(
+    client: memlock.Client, name: str
+) -> None:
+    held(client.mutex(name))
+    with pytest.raises(memlock.TimedOut, match=r"Timed out after 120 ms waiting for the lock"):
+        client.mutex(name, timeout=0.12).__enter__()
+    with pytest.raises(memlock.TimedOut, match=r"is held by another holder"):
+        client.mutex(name, timeout=0).__enter__()
+    held(client.semaphore(name, 1))
+    with pytest.raises(memlock.TimedOut, match=r"Timed out after 10 ms waiting for a permit"):
+        client.semaphore(name, 1, timeout=0.01).__enter__()
+    with pytest.raises(memlock.TimedOut, match=r"has 0 of 1 permits available"):
+        client.semaphore(name, 1).permit(timeout=0)
+
+
 def held(thing: Any) -> Any:
     """Keeps it alive until the test is over."""
     HELD.append(thing)
