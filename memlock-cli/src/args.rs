@@ -79,7 +79,7 @@ pub(crate) enum Command {
 /// has started are ended. The exit status is the command's own, 128+n if it was ended by signal n,
 /// unless there is something else to say: see EXIT STATUS.
 ///
-/// Every host must name the same server, by --url or MEMLOCK_URL: a lock on a host's own server does
+/// Every host must use the same server, by --url or MEMLOCK_URL: a lock on a host's own server does
 /// not exclude other hosts. Without either, the server is memcached://127.0.0.1:11211, which is a
 /// different one on each host. Where all programs run on one host, a file needs no server:
 /// --url sqlite:///var/lib/app/locks.db.
@@ -216,8 +216,8 @@ pub(crate) struct Ls {
 /// Take a lock away from a holder that is known to be dead.
 ///
 /// Only the holder that is seen loses it, never a later one. On a terminal you are asked before.
-/// The exit status is 0 if it was taken away, 1 if it has no holder or you said no, 75 if it has
-/// changed hands meanwhile.
+/// The exit status is 0 if it was taken away, 1 if it has no holder or you said no, 64 if an option
+/// is missing, 66 if there is no such semaphore, 75 if it has changed hands meanwhile.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Release {
     /// The name of the lock or semaphore
@@ -332,6 +332,7 @@ Exit status:
    64  the command line, the name or a duration cannot be used
    66  there is no such semaphore or list
    69  the server cannot be reached, or does not answer
+   70  a bug in memlock: please report it
    71  the system refused something, such as another process or descriptor
    74  standard input or output broke
    75  another holder has it (-E chooses another)
