@@ -16,7 +16,8 @@
  *         return 0;
  *     }
  *
- * mutex_unlock() returns MEMLOCK_LOST when the work took longer than the lease: another process may
+ * When mutex_unlock() returns MEMLOCK_OK, no other holder has had the lock since mutex_lock(), even
+ * if the work took a little longer than the lease. When it returns MEMLOCK_LOST, another process may
  * have held the lock meanwhile.
  *
  * Contents. Answers (MEMLOCK_OK and the others), types, and then the functions: the bare functions,
@@ -25,7 +26,9 @@
  *
  * Answers. Nearly all functions return a number: 0 is success, above 0 is an expected negative
  * result, below 0 is a failure. After any answer other than 0, memlock_last_error() returns a
- * message that names the lock and the server and says what happened.
+ * message that says what happened, and that names the lock and the server where both are known.
+ * The message for MEMLOCK_INVALID, MEMLOCK_CONFIG or MEMLOCK_INTERNAL describes the argument, the
+ * URL or the bug.
  *
  * Arguments. Names are NUL-terminated, 1 to 65536 bytes, with any bytes except NUL. A time is in
  * milliseconds if the argument's name ends in _ms.
@@ -104,7 +107,13 @@
 
 /**
  * This process held the lock or permit and has lost it: the lease expired, or the server lost the
- * item.
+ * item. From memlock_lock_check(), memlock_lock_lost() and their like it means that the holder
+ * must not rely on the lock or permit any more. From a release or an extension it means that the
+ * server does not have it for this holder any more, so another holder may have had it meanwhile.
+ *
+ * A server may keep a lock or permit for some seconds longer than its lease. A release or an
+ * extension in that time may return MEMLOCK_OK, except for a lease that is renewed automatically.
+ * Then no other holder has had the lock or permit in between.
  */
 #define MEMLOCK_LOST 6
 
@@ -214,8 +223,8 @@
 #define MEMLOCK_LOST_MAX_HOLD 4
 
 /**
- * A client of one memcached server or group of servers. All functions may use it from any number
- * of threads at once, and in forked children.
+ * A client of one memcached server, a group of servers, or a file. All functions may use it from
+ * any number of threads at once, and in forked children.
  */
 typedef struct memlock_client memlock_client;
 
@@ -439,11 +448,13 @@ MEMLOCK_NODISCARD int mutex_lock_nonblock(const char *mutex_key, time_t duration
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
- * Unlocks a mutex that this process has locked, if this process still holds it. One round trip.
+ * Unlocks a mutex that this process has locked, if the server still has it for this process. One
+ * round trip.
  *
- * Returns MEMLOCK_OK; MEMLOCK_LOST when this process no longer held the mutex; MEMLOCK_NOT_HELD
- * when this process had not locked it. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the mutex is
- * still held: unlock it again, or its lease expires. Thread-safe.
+ * Returns MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the mutex;
+ * MEMLOCK_NOT_HELD when this process had not locked it; MEMLOCK_INVALID. After
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN and MEMLOCK_PROTOCOL this process still holds the mutex:
+ * unlock it again, or its lease expires. Thread-safe.
  *
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
@@ -542,9 +553,10 @@ MEMLOCK_NODISCARD int semaphore_acquire_nonblock(const char *name, time_t durati
  * Releases a permit that this process acquired by semaphore_acquire(): the one that the calling
  * thread acquired last or, if it has none, the one that the process has held for the longest time.
  *
- * Returns MEMLOCK_OK; MEMLOCK_LOST when this process no longer held the permit; MEMLOCK_NOT_HELD
- * when this process has none. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the permit is still
- * held: release it again, or its lease expires. Thread-safe.
+ * Returns MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the permit;
+ * MEMLOCK_NOT_HELD when this process has none; MEMLOCK_INVALID. After MEMLOCK_UNREACHABLE,
+ * MEMLOCK_UNKNOWN and MEMLOCK_PROTOCOL this process still holds the permit: release it again, or
+ * its lease expires. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -567,8 +579,8 @@ int semaphore_tear_down(const char *name);
 #endif
 
 /**
- * One or more sentences about the result of this thread's last call: the lock, the server, what
- * happened and, if known, the holder. Empty after MEMLOCK_OK.
+ * One or more sentences about the result of this thread's last call: what happened and, if known,
+ * the lock, the server and the holder. Empty after MEMLOCK_OK.
  *
  * Every call that returns an answer sets this message, and clears it on MEMLOCK_OK, so it never
  * belongs to an earlier call. Copy the message before the next call. Functions that return no
@@ -604,16 +616,18 @@ int memlock_init(const char *url);
 /**
  * Opens a client:
  * memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=,
- * or memory://name for locks within this process. No connection is opened before the first call
- * that needs a server.
+ * sqlite:///path or sqlite:path for locks in a file, among the programs of one host and without a
+ * server; or memory://name for locks within this process. No connection is opened before the first
+ * call that needs a server.
  *
  * `notify` is the address at which other processes, also on other hosts, wake the next waiter of
  * this process when they unlock. A wake-up is one UDP datagram. Write notify=address,
  * notify=address:port or notify=address:first-last, with [...] around an IPv6 address. Provide as
  * many ports as there are locks for which this process waits at the same time. The default is the
  * local address of the connection to the server, and any free port. With notify=off no wake-ups
- * are received, and waiters poll the server instead: the first waiter 10 to 250 milliseconds after
- * its last request, the others at intervals of up to 0.7 seconds. `bell` is an alias of `notify`.
+ * are received, and waiters poll the server instead: the first waiter at intervals that grow from
+ * 10 to 250 milliseconds, the others at intervals of up to 0.7 seconds. `bell` is an alias of
+ * `notify`.
  *
  * Returns MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG; the last error then lists the known
  * schemes or parameters. On failure *client is NULL. Thread-safe.
@@ -915,11 +929,11 @@ int memlock_mutex_lock_wait(const struct memlock_client *client,
                             struct memlock_lock **lock);
 
 /**
- * Unlocks the mutex if this handle still holds it, in one round trip. The handle is freed **with
- * every answer**: MEMLOCK_OK; MEMLOCK_LOST when the lock had been lost; MEMLOCK_NOT_HELD in a
- * child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN, after which the lock is released at
- * the client's next contact with the server, or expires with its lease; or MEMLOCK_INVALID for
- * NULL.
+ * Unlocks the mutex if the server still has it for this handle, in one round trip. The handle is
+ * freed **with every answer**: MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the lock;
+ * MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or
+ * MEMLOCK_PROTOCOL, after which the lock is released at the client's next contact with the server,
+ * or expires with its lease; or MEMLOCK_INVALID for NULL.
  *
  * # Safety
  * `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used
@@ -932,8 +946,9 @@ int memlock_unlock(struct memlock_lock *lock);
  * server that failed to reply within the last ten seconds; the lock is then released at the
  * client's next contact with that server, or expires with its lease. A program that exits with
  * many locks therefore waits for one timeout for each unresponsive server, where memlock_unlock()
- * would wait for one timeout for each lock. Returns the answers of memlock_unlock(), and
- * MEMLOCK_UNKNOWN when nothing was sent or no reply arrived. NULL is allowed, and returns
+ * would wait for one timeout for each lock. Returns MEMLOCK_OK, MEMLOCK_LOST or MEMLOCK_NOT_HELD
+ * as memlock_unlock() does, and MEMLOCK_UNKNOWN when nothing was sent, no reply arrived, or the
+ * server refused the request: memlock_last_error() says which. NULL is allowed, and returns
  * MEMLOCK_NOT_HELD.
  *
  * # Safety
@@ -942,11 +957,12 @@ int memlock_unlock(struct memlock_lock *lock);
 int memlock_lock_drop(struct memlock_lock *lock);
 
 /**
- * Gives the lock a new lease of `lease_ms` milliseconds, counted from now, if the lock is still
- * held. Returns MEMLOCK_OK or MEMLOCK_LOST, and MEMLOCK_NOT_HELD in a child made by fork. The
- * fence does not change. Returns MEMLOCK_INVALID, and changes nothing, for a lease out of range
- * (1000 to 31622400000) and for a lock that is renewed automatically. After MEMLOCK_UNREACHABLE
- * the old lease still applies. After MEMLOCK_UNKNOWN assume the shorter of the two leases, as
+ * Gives the lock a new lease of `lease_ms` milliseconds, counted from now, if the server still has
+ * it for this handle. Returns MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the lock;
+ * and MEMLOCK_NOT_HELD in a child made by fork. The fence does not change. Returns
+ * MEMLOCK_INVALID, and changes nothing, for a lease out of range (1000 to 31622400000) and for a
+ * lock that is renewed automatically. After MEMLOCK_UNREACHABLE the old lease still applies. After
+ * MEMLOCK_UNKNOWN and MEMLOCK_PROTOCOL assume the shorter of the two leases, as
  * memlock_lock_remaining_ms() does.
  *
  * # Safety
@@ -998,8 +1014,9 @@ MEMLOCK_NODISCARD int memlock_lock_is_held(const struct memlock_lock *lock);
 
 /**
  * Asks the server whether the lock is still held. Returns MEMLOCK_OK when it is; MEMLOCK_LOST when
- * it is not, and a renewed lock is then lost for good; MEMLOCK_NOT_HELD in a child made by fork;
- * MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round trip, or none when the lease has expired.
+ * it is not, or its lease has expired, and a renewed lock is then lost for good; MEMLOCK_NOT_HELD
+ * in a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round trip, or none when
+ * the lease has expired.
  *
  * # Safety
  * `lock` is NULL or a lock that is held.
@@ -1009,8 +1026,9 @@ MEMLOCK_NODISCARD int memlock_lock_check(const struct memlock_lock *lock);
 /**
  * Reports whether and why the lock was lost. Returns MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED,
  * MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when no loss is known;
- * MEMLOCK_NOT_HELD in a child made by fork. A lock that is not renewed is lost when its lease has
- * expired. No I/O.
+ * MEMLOCK_NOT_HELD in a child made by fork. A lock that is not renewed is reported as lost as soon
+ * as its lease has expired; memlock_unlock() and memlock_lock_extend() may then still succeed, see
+ * MEMLOCK_LOST. No I/O.
  *
  * # Safety
  * `lock` is NULL or a lock that is held; `why` is NULL or writable.
@@ -1250,9 +1268,10 @@ int memlock_semaphore_holders(const struct memlock_semaphore *semaphore,
 /**
  * Releases the permits, all together, in one round trip, or two when other processes have used the
  * semaphore meanwhile. Any thread may call this. The handle is freed **with every answer**:
- * MEMLOCK_OK; MEMLOCK_LOST when the permits had been lost; MEMLOCK_NOT_HELD in a child made by
- * fork; MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN, after which the permits are released at the
- * client's next contact with the server, or expire with the lease; or MEMLOCK_INVALID for NULL.
+ * MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the permits;
+ * MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or
+ * MEMLOCK_PROTOCOL, after which the permits are released at the client's next contact with the
+ * server, or expire with the lease; or MEMLOCK_INVALID for NULL.
  *
  * # Safety
  * `permit` is NULL or came from memlock_semaphore_acquire() or memlock_semaphore_acquire_wait(),
@@ -1270,12 +1289,13 @@ int memlock_permit_release(struct memlock_permit *permit);
 int memlock_permit_drop(struct memlock_permit *permit);
 
 /**
- * Gives the permits a new lease of `lease_ms` milliseconds, counted from now, if they are still
- * held. Returns MEMLOCK_OK or MEMLOCK_LOST, and MEMLOCK_NOT_HELD in a child made by fork. Returns
- * MEMLOCK_INVALID, and changes nothing, for a lease out of range (1000 to 31622400000) and for
- * permits that are renewed automatically. After MEMLOCK_UNREACHABLE the old lease still applies.
- * After MEMLOCK_UNKNOWN assume the shorter of the two leases, as memlock_permit_remaining_ms()
- * does. One or two round trips.
+ * Gives the permits a new lease of `lease_ms` milliseconds, counted from now, if the server still
+ * has them for this handle. Returns MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the
+ * permits; and MEMLOCK_NOT_HELD in a child made by fork. Returns MEMLOCK_INVALID, and
+ * changes nothing, for a lease out of range (1000 to 31622400000) and for permits that are renewed
+ * automatically. After MEMLOCK_UNREACHABLE the old lease still applies. After MEMLOCK_UNKNOWN and
+ * MEMLOCK_PROTOCOL assume the shorter of the two leases, as memlock_permit_remaining_ms() does.
+ * One or two round trips.
  *
  * # Safety
  * `permit` is NULL or a permit that is held, used by no other thread during the call.
@@ -1327,9 +1347,9 @@ MEMLOCK_NODISCARD int memlock_permit_is_held(const struct memlock_permit *permit
 
 /**
  * Asks the server whether the permits are still held. Returns MEMLOCK_OK when they are;
- * MEMLOCK_LOST when they are not, and renewed permits are then lost for good; MEMLOCK_NOT_HELD in
- * a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round trip, or none when the
- * lease has expired.
+ * MEMLOCK_LOST when they are not, or their lease has expired, and renewed permits are then lost
+ * for good; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One
+ * round trip, or none when the lease has expired.
  *
  * # Safety
  * `permit` is NULL or permits that are held.
@@ -1339,8 +1359,9 @@ MEMLOCK_NODISCARD int memlock_permit_check(const struct memlock_permit *permit);
 /**
  * Reports whether and why the permits were lost. Returns MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED,
  * MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when no loss is known;
- * MEMLOCK_NOT_HELD in a child made by fork. Permits that are not renewed are lost when their lease
- * has expired. No I/O.
+ * MEMLOCK_NOT_HELD in a child made by fork. Permits that are not renewed are reported as lost as
+ * soon as their lease has expired; memlock_permit_release() and memlock_permit_extend() may then
+ * still succeed, see MEMLOCK_LOST. No I/O.
  *
  * # Safety
  * `permit` is NULL or permits that are held; `why` is NULL or writable.

@@ -36,9 +36,10 @@
  *   single waits by a wait_handle or, in C++20, a std::stop_token. The wait throws
  *   errc::interrupted, and nothing is held.
  * - **Unlocking can detect a loss**, for example because the work took longer than the lease:
- *   another holder may have held the lock meanwhile. unlock() does not throw, because guards call
- *   it in destructors: it calls the callback of client::on_lost(), and mutex::last_unlock() returns
- *   the outcome. If neither is used, a loss is silent. release() unlocks and throws. With a guard:
+ *   another holder may have held the lock meanwhile. If none has, unlocking shortly after the end
+ *   of the lease may still succeed. unlock() does not throw, because guards call it in destructors:
+ *   it calls the callback of client::on_lost(), and mutex::last_unlock() returns the outcome. If
+ *   neither is used, a loss is silent. release() unlocks and throws. With a guard:
  *   `guard.release()->release();`.
  *
  * A counting_semaphore has the interface of std::counting_semaphore, with similar differences: a
@@ -337,13 +338,15 @@ struct releaser {
 
 }  // namespace detail
 
-/// A client of one memcached server or group of servers. Any number of threads may use it at once,
-/// and so may forked children. A copy is the same client, and so is the target of a move. The
-/// client stays open as long as a copy exists, or a mutex, semaphore or counter that was made from
-/// it.
+/// A client of one memcached server, a group of servers, or a file. Any number of threads may use
+/// it at once, and so may forked children. A copy is the same client, and so is the target of a
+/// move. The client stays open as long as a copy exists, or a mutex, semaphore or counter that was
+/// made from it.
 class client {
 public:
-    /// See memlock_client_open(). Opens no connection. Throws errc::config for an invalid URL.
+    /// `url` names memcached servers ("memcached://host"), a file ("sqlite:///path") or locks
+    /// within this process ("memory://name"): see memlock_client_open(). Opens no connection.
+    /// Throws errc::config for an invalid URL.
     explicit client(const std::string& url) {
         memlock_client* opened = nullptr;
         const int answer = memlock_client_open(detail::without_nul(url).c_str(), &opened);
@@ -438,7 +441,8 @@ struct holder {
     std::string host;
     /// 0 when the holder does not use memlock.
     std::uint32_t pid;
-    /// The time of the acquisition, by the holder's clock; 1970 when the holder does not use memlock.
+    /// The time of the acquisition, by the holder's clock; 1970 when the holder does not use
+    /// memlock.
     std::chrono::system_clock::time_point since;
     /// The time until the mutex expires on the server; empty: never.
     std::optional<std::chrono::milliseconds> remaining;
@@ -537,9 +541,9 @@ public:
         client_.report_if_lost(answer);
     }
 
-    /// Like unlock(), but throws errc::lost when the lock had been lost, errc::not_held when this
-    /// thread had not locked it, or errc::unreachable or unknown. The mutex is unlocked for this
-    /// thread in all cases.
+    /// Like unlock(), but throws errc::lost when another holder may have had the lock,
+    /// errc::not_held when this thread had not locked it, or errc::unreachable, unknown or
+    /// protocol. The mutex is unlocked for this thread in all cases.
     void release() {
         const int answer = give_back();
         last_unlock_.store(answer, std::memory_order_relaxed);
@@ -553,8 +557,9 @@ public:
     }
 
     /// Gives this thread's lock a new lease, counted from now; the fence does not change. Throws
-    /// errc::lost when the lock had been lost, errc::not_held, and errc::unreachable or unknown:
-    /// remaining() then has the time that is guaranteed.
+    /// errc::lost when another holder may have had the lock, errc::not_held, errc::invalid for a
+    /// lease out of range, and errc::unreachable, unknown or protocol: remaining() then has the
+    /// time that is guaranteed.
     void extend(std::chrono::milliseconds lease) {
         const int answer = memlock_lock_extend(mine(), lease.count());
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
@@ -738,19 +743,19 @@ public:
     /// An object that holds nothing.
     permit() noexcept = default;
 
-    /// Releases the permits. Throws errc::lost when they had been lost, errc::not_held when there
-    /// are none, or errc::unreachable or unknown: they are then released at the client's next
-    /// contact with the server, or expire with their lease. The object holds nothing afterwards, in
-    /// all cases.
+    /// Releases the permits. Throws errc::lost when another holder may have had them,
+    /// errc::not_held when there are none, or errc::unreachable, unknown or protocol: they are then
+    /// released at the client's next contact with the server, or expire with their lease. The
+    /// object holds nothing afterwards, in all cases.
     void release() {
         if (!held_) detail::fail(MEMLOCK_NOT_HELD, name_);
         const int answer = memlock_permit_release(held_.release());
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// Gives the permits a new lease, counted from now. Throws errc::lost when they had been lost,
-    /// errc::not_held, errc::invalid for a lease out of range, and errc::unreachable or unknown:
-    /// remaining() then has the time that is guaranteed.
+    /// Gives the permits a new lease, counted from now. Throws errc::lost when another holder may
+    /// have had them, errc::not_held, errc::invalid for a lease out of range, and
+    /// errc::unreachable, unknown or protocol: remaining() then has the time that is guaranteed.
     void extend(std::chrono::milliseconds lease) {
         if (!held_) detail::fail(MEMLOCK_NOT_HELD, name_);
         const int answer = memlock_permit_extend(held_.get(), lease.count());
@@ -882,10 +887,10 @@ public:
 
     /// Releases `update` permits of acquire() and try_acquire(), one after the other: the one that
     /// this thread acquired last or, if it has none, the one that was acquired first. Throws
-    /// errc::not_held when there are no more; errc::lost when one had been lost; errc::unreachable
-    /// or unknown, after which the permit is released at the client's next contact with the server,
-    /// or expires with its lease. If several failed, the first error is thrown, after all others
-    /// were released.
+    /// errc::not_held when there are no more; errc::lost when another holder may have had one;
+    /// errc::unreachable, unknown or protocol, after which the permit is released at the client's
+    /// next contact with the server, or expires with its lease. If several failed, the first error
+    /// is thrown, after all others were released.
     void release(std::ptrdiff_t update = 1) {
         if (update < 0) {
             throw error{errc::invalid, "A negative number of permits to release: pass 0 or more."};
@@ -1210,9 +1215,9 @@ public:
     /// them. No I/O.
     [[nodiscard]] bool is_held() const noexcept { return Calls::is_held(held_.get()) != 0; }
 
-    /// Asks the server whether the lock or permits are still held, in one round trip; if not, they
-    /// are lost for good. Throws errc::not_held when the object holds nothing, and
-    /// errc::unreachable or protocol.
+    /// Asks the server whether the lock or permits are still held, in one round trip, or in none if
+    /// the lease has expired; if they are not held, they are lost for good. Throws errc::not_held
+    /// when the object holds nothing, and errc::unreachable or protocol.
     [[nodiscard]] bool check() const {
         const int answer = Calls::check(mine());
         if (answer != MEMLOCK_OK && answer != MEMLOCK_LOST) fail(answer, name_);
@@ -1344,10 +1349,10 @@ public:
         return number;
     }
 
-    /// Unlocks. Throws errc::lost when the lock had been lost, errc::not_held when the object holds
-    /// nothing, or errc::unreachable or unknown: the lock is then released at the client's next
-    /// contact with the server, or expires with its lease. The object holds nothing afterwards, in
-    /// all cases.
+    /// Unlocks. Throws errc::lost when the lock was lost, errc::not_held when the object holds
+    /// nothing, or errc::unreachable, unknown or protocol: the lock is then released at the
+    /// client's next contact with the server, or expires with its lease. The object holds nothing
+    /// afterwards, in all cases.
     void unlock() { end(); }
 };
 

@@ -52,11 +52,13 @@ pub unsafe extern "C-unwind" fn mutex_lock_nonblock(
     })
 }
 
-/// Unlocks a mutex that this process has locked, if this process still holds it. One round trip.
+/// Unlocks a mutex that this process has locked, if the server still has it for this process. One
+/// round trip.
 ///
-/// Returns MEMLOCK_OK; MEMLOCK_LOST when this process no longer held the mutex; MEMLOCK_NOT_HELD
-/// when this process had not locked it. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the mutex is
-/// still held: unlock it again, or its lease expires. Thread-safe.
+/// Returns MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the mutex;
+/// MEMLOCK_NOT_HELD when this process had not locked it; MEMLOCK_INVALID. After
+/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN and MEMLOCK_PROTOCOL this process still holds the mutex:
+/// unlock it again, or its lease expires. Thread-safe.
 ///
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
@@ -176,9 +178,10 @@ pub unsafe extern "C-unwind" fn semaphore_acquire_nonblock(
 /// Releases a permit that this process acquired by semaphore_acquire(): the one that the calling
 /// thread acquired last or, if it has none, the one that the process has held for the longest time.
 ///
-/// Returns MEMLOCK_OK; MEMLOCK_LOST when this process no longer held the permit; MEMLOCK_NOT_HELD
-/// when this process has none. After MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN the permit is still
-/// held: release it again, or its lease expires. Thread-safe.
+/// Returns MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the permit;
+/// MEMLOCK_NOT_HELD when this process has none; MEMLOCK_INVALID. After MEMLOCK_UNREACHABLE,
+/// MEMLOCK_UNKNOWN and MEMLOCK_PROTOCOL this process still holds the permit: release it again, or
+/// its lease expires. Thread-safe.
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.

@@ -25,7 +25,13 @@ pub const MEMLOCK_EXISTS: c_int = 4;
 /// This process does not hold the lock or permit.
 pub const MEMLOCK_NOT_HELD: c_int = 5;
 /// This process held the lock or permit and has lost it: the lease expired, or the server lost the
-/// item.
+/// item. From memlock_lock_check(), memlock_lock_lost() and their like it means that the holder
+/// must not rely on the lock or permit any more. From a release or an extension it means that the
+/// server does not have it for this holder any more, so another holder may have had it meanwhile.
+///
+/// A server may keep a lock or permit for some seconds longer than its lease. A release or an
+/// extension in that time may return MEMLOCK_OK, except for a lease that is renewed automatically.
+/// Then no other holder has had the lock or permit in between.
 pub const MEMLOCK_LOST: c_int = 6;
 /// There is no such session or semaphore: it was never set up, has expired or was torn down.
 pub const MEMLOCK_NOT_FOUND: c_int = 7;
@@ -63,8 +69,8 @@ const VERSION: &CStr =
         Err(_) => c"",
     };
 
-/// One or more sentences about the result of this thread's last call: the lock, the server, what
-/// happened and, if known, the holder. Empty after MEMLOCK_OK.
+/// One or more sentences about the result of this thread's last call: what happened and, if known,
+/// the lock, the server and the holder. Empty after MEMLOCK_OK.
 ///
 /// Every call that returns an answer sets this message, and clears it on MEMLOCK_OK, so it never
 /// belongs to an earlier call. Copy the message before the next call. Functions that return no

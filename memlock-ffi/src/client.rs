@@ -7,8 +7,8 @@ use memlock_core::{Answer, Client, bare};
 
 use crate::boundary::{enter, give, lent, put, quietly, take_back, url};
 
-/// A client of one memcached server or group of servers. All functions may use it from any number
-/// of threads at once, and in forked children.
+/// A client of one memcached server, a group of servers, or a file. All functions may use it from
+/// any number of threads at once, and in forked children.
 pub struct memlock_client {
     pub(crate) core: Client,
     /// Distinguishes it from every other client of this process, including closed ones.
@@ -36,16 +36,18 @@ pub unsafe extern "C-unwind" fn memlock_init(url: *const c_char) -> c_int {
 
 /// Opens a client:
 /// memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=,
-/// or memory://name for locks within this process. No connection is opened before the first call
-/// that needs a server.
+/// sqlite:///path or sqlite:path for locks in a file, among the programs of one host and without a
+/// server; or memory://name for locks within this process. No connection is opened before the first
+/// call that needs a server.
 ///
 /// `notify` is the address at which other processes, also on other hosts, wake the next waiter of
 /// this process when they unlock. A wake-up is one UDP datagram. Write notify=address,
 /// notify=address:port or notify=address:first-last, with [...] around an IPv6 address. Provide as
 /// many ports as there are locks for which this process waits at the same time. The default is the
 /// local address of the connection to the server, and any free port. With notify=off no wake-ups
-/// are received, and waiters poll the server instead: the first waiter 10 to 250 milliseconds after
-/// its last request, the others at intervals of up to 0.7 seconds. `bell` is an alias of `notify`.
+/// are received, and waiters poll the server instead: the first waiter at intervals that grow from
+/// 10 to 250 milliseconds, the others at intervals of up to 0.7 seconds. `bell` is an alias of
+/// `notify`.
 ///
 /// Returns MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG; the last error then lists the known
 /// schemes or parameters. On failure *client is NULL. Thread-safe.

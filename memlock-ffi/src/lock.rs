@@ -113,11 +113,11 @@ pub unsafe extern "C-unwind" fn memlock_mutex_lock_wait(
     })
 }
 
-/// Unlocks the mutex if this handle still holds it, in one round trip. The handle is freed **with
-/// every answer**: MEMLOCK_OK; MEMLOCK_LOST when the lock had been lost; MEMLOCK_NOT_HELD in a
-/// child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN, after which the lock is released at
-/// the client's next contact with the server, or expires with its lease; or MEMLOCK_INVALID for
-/// NULL.
+/// Unlocks the mutex if the server still has it for this handle, in one round trip. The handle is
+/// freed **with every answer**: MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the lock;
+/// MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or
+/// MEMLOCK_PROTOCOL, after which the lock is released at the client's next contact with the server,
+/// or expires with its lease; or MEMLOCK_INVALID for NULL.
 ///
 /// # Safety
 /// `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used
@@ -137,8 +137,9 @@ pub unsafe extern "C-unwind" fn memlock_unlock(lock: *mut memlock_lock) -> c_int
 /// server that failed to reply within the last ten seconds; the lock is then released at the
 /// client's next contact with that server, or expires with its lease. A program that exits with
 /// many locks therefore waits for one timeout for each unresponsive server, where memlock_unlock()
-/// would wait for one timeout for each lock. Returns the answers of memlock_unlock(), and
-/// MEMLOCK_UNKNOWN when nothing was sent or no reply arrived. NULL is allowed, and returns
+/// would wait for one timeout for each lock. Returns MEMLOCK_OK, MEMLOCK_LOST or MEMLOCK_NOT_HELD
+/// as memlock_unlock() does, and MEMLOCK_UNKNOWN when nothing was sent, no reply arrived, or the
+/// server refused the request: memlock_last_error() says which. NULL is allowed, and returns
 /// MEMLOCK_NOT_HELD.
 ///
 /// # Safety
@@ -154,11 +155,12 @@ pub unsafe extern "C-unwind" fn memlock_lock_drop(lock: *mut memlock_lock) -> c_
     })
 }
 
-/// Gives the lock a new lease of `lease_ms` milliseconds, counted from now, if the lock is still
-/// held. Returns MEMLOCK_OK or MEMLOCK_LOST, and MEMLOCK_NOT_HELD in a child made by fork. The
-/// fence does not change. Returns MEMLOCK_INVALID, and changes nothing, for a lease out of range
-/// (1000 to 31622400000) and for a lock that is renewed automatically. After MEMLOCK_UNREACHABLE
-/// the old lease still applies. After MEMLOCK_UNKNOWN assume the shorter of the two leases, as
+/// Gives the lock a new lease of `lease_ms` milliseconds, counted from now, if the server still has
+/// it for this handle. Returns MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the lock;
+/// and MEMLOCK_NOT_HELD in a child made by fork. The fence does not change. Returns
+/// MEMLOCK_INVALID, and changes nothing, for a lease out of range (1000 to 31622400000) and for a
+/// lock that is renewed automatically. After MEMLOCK_UNREACHABLE the old lease still applies. After
+/// MEMLOCK_UNKNOWN and MEMLOCK_PROTOCOL assume the shorter of the two leases, as
 /// memlock_lock_remaining_ms() does.
 ///
 /// # Safety
@@ -230,8 +232,9 @@ pub unsafe extern "C-unwind" fn memlock_lock_is_held(lock: *const memlock_lock) 
 }
 
 /// Asks the server whether the lock is still held. Returns MEMLOCK_OK when it is; MEMLOCK_LOST when
-/// it is not, and a renewed lock is then lost for good; MEMLOCK_NOT_HELD in a child made by fork;
-/// MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round trip, or none when the lease has expired.
+/// it is not, or its lease has expired, and a renewed lock is then lost for good; MEMLOCK_NOT_HELD
+/// in a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round trip, or none when
+/// the lease has expired.
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held.
@@ -244,8 +247,9 @@ pub unsafe extern "C-unwind" fn memlock_lock_check(lock: *const memlock_lock) ->
 
 /// Reports whether and why the lock was lost. Returns MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED,
 /// MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when no loss is known;
-/// MEMLOCK_NOT_HELD in a child made by fork. A lock that is not renewed is lost when its lease has
-/// expired. No I/O.
+/// MEMLOCK_NOT_HELD in a child made by fork. A lock that is not renewed is reported as lost as soon
+/// as its lease has expired; memlock_unlock() and memlock_lock_extend() may then still succeed, see
+/// MEMLOCK_LOST. No I/O.
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held; `why` is NULL or writable.

@@ -27,8 +27,8 @@ pub enum Answer {
     Exists = 4,
     /// This process holds no such lock or permit.
     NotHeld = 5,
-    /// The lock or permit was held before, but no longer when the request reached the server: the
-    /// lease expired, or the server lost the item.
+    /// The lock or permit was held before, and is lost: the lease expired, or the server lost the
+    /// item. From a release or an extension: another holder may have had it meanwhile.
     Lost = 6,
     /// There is no such session, semaphore or counter: it was never set up, has expired or was torn
     /// down.
@@ -196,8 +196,8 @@ impl Error {
         }
     }
 
-    /// The error of a read in a step on `what`. `in_doubt`: an earlier write of the step got no reply,
-    /// so that it is not known whether it was carried out.
+    /// The error of a read in a step on `what`. `in_doubt`: an earlier write of the step got no
+    /// reply, so that it is not known whether it was carried out.
     pub(crate) fn after_write(self, in_doubt: bool, what: &str) -> Error {
         if in_doubt { Error::unresolved(Some(self), what) } else { self }
     }

@@ -8,10 +8,11 @@ use crate::error::Answer;
 #[must_use = "a lock that was lost may have been another's meanwhile: look for `Release::Lost`"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// The lock or permit was held until now, and is free.
+    /// The lock or permit is free now, and no other holder had it until now: also if the lease had
+    /// ended, and the server still had the item.
     Released,
-    /// The lock or permit was no longer held when the request reached the server: the lease
-    /// expired, or the server lost the item.
+    /// The server no longer had the lock or permit for this holder: the lease expired, or the
+    /// server lost the item. Another holder may have had it meanwhile.
     Lost,
     /// This guard holds nothing: it was released before, or belongs to the parent of this process.
     NotHeld,
@@ -21,10 +22,11 @@ pub enum Release {
 #[must_use = "what was lost is not held any more: look for `Extension::Lost`"]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Extension {
-    /// The lock or permit is held for the new lease, counted from when the call was made.
+    /// The lock or permit is held for the new lease, counted from when the call was made. No other
+    /// holder had it until now: also if the old lease had ended, and the server still had the item.
     Extended,
-    /// The lock or permit was no longer held when the request reached the server: the lease
-    /// expired, or the server lost the item.
+    /// The server no longer had the lock or permit for this holder: the lease expired, or the
+    /// server lost the item. Another holder may have had it meanwhile.
     Lost,
     /// This guard holds nothing: it was released before, or belongs to the parent of this process.
     NotHeld,

@@ -17,9 +17,10 @@ pub struct memlock_permit {
 
 /// Releases the permits, all together, in one round trip, or two when other processes have used the
 /// semaphore meanwhile. Any thread may call this. The handle is freed **with every answer**:
-/// MEMLOCK_OK; MEMLOCK_LOST when the permits had been lost; MEMLOCK_NOT_HELD in a child made by
-/// fork; MEMLOCK_UNREACHABLE or MEMLOCK_UNKNOWN, after which the permits are released at the
-/// client's next contact with the server, or expire with the lease; or MEMLOCK_INVALID for NULL.
+/// MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the permits;
+/// MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or
+/// MEMLOCK_PROTOCOL, after which the permits are released at the client's next contact with the
+/// server, or expire with the lease; or MEMLOCK_INVALID for NULL.
 ///
 /// # Safety
 /// `permit` is NULL or came from memlock_semaphore_acquire() or memlock_semaphore_acquire_wait(),
@@ -52,12 +53,13 @@ pub unsafe extern "C-unwind" fn memlock_permit_drop(permit: *mut memlock_permit)
     })
 }
 
-/// Gives the permits a new lease of `lease_ms` milliseconds, counted from now, if they are still
-/// held. Returns MEMLOCK_OK or MEMLOCK_LOST, and MEMLOCK_NOT_HELD in a child made by fork. Returns
-/// MEMLOCK_INVALID, and changes nothing, for a lease out of range (1000 to 31622400000) and for
-/// permits that are renewed automatically. After MEMLOCK_UNREACHABLE the old lease still applies.
-/// After MEMLOCK_UNKNOWN assume the shorter of the two leases, as memlock_permit_remaining_ms()
-/// does. One or two round trips.
+/// Gives the permits a new lease of `lease_ms` milliseconds, counted from now, if the server still
+/// has them for this handle. Returns MEMLOCK_OK; MEMLOCK_LOST when another holder may have had the
+/// permits; and MEMLOCK_NOT_HELD in a child made by fork. Returns MEMLOCK_INVALID, and
+/// changes nothing, for a lease out of range (1000 to 31622400000) and for permits that are renewed
+/// automatically. After MEMLOCK_UNREACHABLE the old lease still applies. After MEMLOCK_UNKNOWN and
+/// MEMLOCK_PROTOCOL assume the shorter of the two leases, as memlock_permit_remaining_ms() does.
+/// One or two round trips.
 ///
 /// # Safety
 /// `permit` is NULL or a permit that is held, used by no other thread during the call.
@@ -129,9 +131,9 @@ pub unsafe extern "C-unwind" fn memlock_permit_is_held(permit: *const memlock_pe
 }
 
 /// Asks the server whether the permits are still held. Returns MEMLOCK_OK when they are;
-/// MEMLOCK_LOST when they are not, and renewed permits are then lost for good; MEMLOCK_NOT_HELD in
-/// a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One round trip, or none when the
-/// lease has expired.
+/// MEMLOCK_LOST when they are not, or their lease has expired, and renewed permits are then lost
+/// for good; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_UNREACHABLE or MEMLOCK_PROTOCOL. One
+/// round trip, or none when the lease has expired.
 ///
 /// # Safety
 /// `permit` is NULL or permits that are held.
@@ -144,8 +146,9 @@ pub unsafe extern "C-unwind" fn memlock_permit_check(permit: *const memlock_perm
 
 /// Reports whether and why the permits were lost. Returns MEMLOCK_LOST, and MEMLOCK_LOST_EXPIRED,
 /// MEMLOCK_LOST_GONE or MEMLOCK_LOST_MAX_HOLD in *why; MEMLOCK_OK when no loss is known;
-/// MEMLOCK_NOT_HELD in a child made by fork. Permits that are not renewed are lost when their lease
-/// has expired. No I/O.
+/// MEMLOCK_NOT_HELD in a child made by fork. Permits that are not renewed are reported as lost as
+/// soon as their lease has expired; memlock_permit_release() and memlock_permit_extend() may then
+/// still succeed, see MEMLOCK_LOST. No I/O.
 ///
 /// # Safety
 /// `permit` is NULL or permits that are held; `why` is NULL or writable.
