@@ -221,9 +221,13 @@ impl Peer {
             let time: u64 = words[3].parse().expect("a number");
             match ttl {
                 Ttl::Never => assert_eq!(time, 0),
-                Ttl::For(seconds) if seconds <= LONGEST_RELATIVE => assert_eq!(time, seconds),
+                Ttl::For(seconds) | Ttl::Left(seconds) if seconds <= LONGEST_RELATIVE => {
+                    assert_eq!(time, seconds)
+                }
                 // From the server's own time, which is not known exactly.
-                Ttl::For(seconds) => assert!(time > seconds.max(LONGEST_RELATIVE)),
+                Ttl::For(seconds) | Ttl::Left(seconds) => {
+                    assert!(time > seconds.max(LONGEST_RELATIVE))
+                }
                 Ttl::Until(moment) => assert_eq!(time, moment.max(LONGEST_RELATIVE + 1)),
             }
         }

@@ -253,7 +253,7 @@ impl Server {
 
     fn expiry(&self, ttl: Ttl) -> Option<u64> {
         match ttl {
-            Ttl::For(seconds) => Some(self.server_time + seconds),
+            Ttl::For(seconds) | Ttl::Left(seconds) => Some(self.server_time + seconds),
             Ttl::Until(second) => Some(second),
             Ttl::Never => None,
         }

@@ -27,6 +27,9 @@ use crate::owner::Token;
 
 const FORMAT: &str = "memlock-semaphore/1";
 const RESERVATION: &str = "gathering=";
+/// A reservation is for a few seconds. One that ends later than this was not made by memlock, and
+/// would keep out all callers that do not wait.
+const LONGEST_RESERVATION: u64 = 60;
 /// The longest host name that is written, so that the lines of [`MOST_HOLDERS`] holders fit into
 /// one item.
 const LONGEST_HOST: usize = 32;
@@ -203,7 +206,8 @@ impl Record {
     /// Whether a new caller has to wait because of another waiter's reservation.
     pub(crate) fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
         self.reservation.is_some_and(|other| {
-            other.until > now && other.token != token && priority <= other.priority
+            let counts = other.until > now && other.until - now <= LONGEST_RESERVATION;
+            counts && other.token != token && priority <= other.priority
         })
     }
 
@@ -306,6 +310,16 @@ mod tests {
         let record = Record::parse(between.as_bytes()).unwrap();
         assert_eq!(record.reservation.unwrap().priority, 1);
         assert_eq!(Record::parse(&record.encode()), Some(record));
+    }
+
+    #[test]
+    fn a_reservation_that_memlock_did_not_make_keeps_nobody_out() {
+        let mut record = Record::new(Token::from_bits(1), 5, 60, 100);
+        for (until, counts) in [(6, false), (7, false), (8, true), (67, true), (68, false)] {
+            let token = Token::from_bits(12);
+            record.reservation = Some(Reservation { token, priority: i64::MAX, until });
+            assert_eq!(record.is_gathering(7, Token::from_bits(2), 0), counts, "{until}");
+        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::name::{Key, push_number};
 use crate::store::{Item, Reply, Stored};
 
 use super::command::Command;
+use super::handshake::Bound;
 use super::life::Life;
 use super::ttl::Ttl;
 
@@ -26,7 +27,7 @@ const LONGEST_RELATIVE_TTL: u64 = 30 * 24 * 3600;
 pub(super) fn encode(
     command: &Command<'_>,
     opaque: u32,
-    server_time: impl Fn() -> u64,
+    server_time: impl Fn(Bound) -> u64,
     out: &mut Vec<u8>,
 ) -> Result<()> {
     // The classic commands, whose replies have neither a version nor an opaque. On a meta command,
@@ -132,11 +133,14 @@ fn number(before: &[u8], number: u64, out: &mut Vec<u8>) {
     push_number(number, out);
 }
 
-fn wire_ttl(ttl: Ttl, server_time: impl Fn() -> u64) -> Result<u64> {
+fn wire_ttl(ttl: Ttl, server_time: impl Fn(Bound) -> u64) -> Result<u64> {
     let absolute = match ttl {
         Ttl::Never => return Ok(0),
-        Ttl::For(seconds) if seconds <= LONGEST_RELATIVE_TTL => return Ok(seconds),
-        Ttl::For(seconds) => server_time().saturating_add(seconds),
+        Ttl::For(seconds) | Ttl::Left(seconds) if seconds <= LONGEST_RELATIVE_TTL => {
+            return Ok(seconds);
+        }
+        Ttl::For(seconds) => server_time(Bound::Latest).saturating_add(seconds),
+        Ttl::Left(seconds) => server_time(Bound::Earliest).saturating_add(seconds),
         Ttl::Until(moment) => moment.max(LONGEST_RELATIVE_TTL + 1),
     };
     // memcached reads a signed 32-bit number; a greater one would mean "expired" or "never
@@ -298,8 +302,10 @@ pub(super) fn decode(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Moment;
     use crate::name::Keyspace;
     use crate::store::Expiry;
+    use crate::store::memcached::handshake::ServerTime;
     use proptest::prelude::*;
 
     #[test]
@@ -309,7 +315,7 @@ mod tests {
         let ttl = Ttl::of(Expiry::After(Duration::from_secs(30)));
         let text = |command: Command<'_>| {
             let mut out = Vec::new();
-            encode(&command, 9, || 1_795_170_000, &mut out).unwrap();
+            encode(&command, 9, |_| 1_795_170_000, &mut out).unwrap();
             String::from_utf8(out).unwrap()
         };
         assert_eq!(
@@ -400,13 +406,32 @@ mod tests {
         }
     }
 
+    /// As of a counter that other programs gave a long life: acquiring must not prolong it, nor
+    /// fail at the end of the calendar.
+    #[test]
+    fn what_is_left_of_a_long_life_is_written_as_no_more() {
+        let key = Keyspace::default().lock(b"x");
+        let encoded = |days: u64| {
+            let ttl = Ttl::of(Expiry::Unchanged(Some(Duration::from_secs(days * 86_400))));
+            let mut out = Vec::new();
+            let read = ServerTime { shown: 1_795_170_000, at: Moment::from_boot(Duration::ZERO) };
+            let now = Moment::from_boot(Duration::from_secs(1_000_000));
+            let put = Command::CompareAndSet { key: &key, cas: 7, value: b"", ttl };
+            encode(&put, 0, |bound| read.at(now, bound), &mut out).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        assert!(encoded(20).contains(" T1728000 "), "{}", encoded(20));
+        let absolute = 1_795_170_000 + 1_000_000 + 40 * 86_400;
+        assert!(encoded(40).contains(&format!(" T{} ", absolute - 201)), "{}", encoded(40));
+    }
+
     #[test]
     fn beyond_thirty_days_a_ttl_is_absolute_on_the_servers_clock() {
         let key = Keyspace::default().lock(b"x");
         let encoded = |days: u64, now: u64| {
             let ttl = Ttl::of(Expiry::After(Duration::from_secs(days * 86_400)));
             let mut out = Vec::new();
-            encode(&Command::Add { key: &key, value: b"", ttl }, 0, || now, &mut out)
+            encode(&Command::Add { key: &key, value: b"", ttl }, 0, |_| now, &mut out)
                 .map(|()| String::from_utf8(out).unwrap())
         };
         assert!(encoded(29, 1_795_170_000).unwrap().contains(" T2506103 "));

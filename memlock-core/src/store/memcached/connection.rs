@@ -188,7 +188,7 @@ impl Connection {
             if number == 0 {
                 self.last_opaque = self.last_opaque.wrapping_add(1);
             }
-            let time = || self.server_time();
+            let time = |bound| self.time().at(self.clock.now(), bound);
             encoded =
                 encoded.and_then(|()| codec::encode(command, self.last_opaque, time, &mut output));
         }
@@ -234,11 +234,6 @@ impl Connection {
         // Nothing to read is the good case; 0 is the end of the stream, and a byte was not
         // requested.
         peeked >= 0 || std::io::Error::last_os_error().kind() != IoKind::WouldBlock
-    }
-
-    /// The server's Unix time, by [`ServerTime::now`].
-    fn server_time(&self) -> u64 {
-        self.time().now(self.clock.now())
     }
 
     /// The life of the server in which the connection was opened.

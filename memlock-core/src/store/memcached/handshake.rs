@@ -59,12 +59,25 @@ pub(super) struct ServerTime {
     pub(super) at: Moment,
 }
 
+/// On which side of the truth a computed time is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bound {
+    /// Rather too late than too early: an expiry computed from it is never before the end of the
+    /// lease.
+    Latest,
+    /// Rather too early than too late: an item is kept no longer than before.
+    Earliest,
+}
+
 impl ServerTime {
-    /// The server's Unix time, rather too late than too early: an absolute expiry computed from it
-    /// is never before the end of the lease. The two clocks may drift apart by 1 in 5,000.
-    pub(super) fn now(self, now: Moment) -> u64 {
+    /// The server's Unix time. The two clocks may drift apart by 1 in 5,000.
+    pub(super) fn at(self, now: Moment, bound: Bound) -> u64 {
         let passed = now.since(self.at).as_secs();
-        self.shown.saturating_add(passed + passed / DRIFT + 2)
+        let drift = passed / DRIFT;
+        self.shown.saturating_add(match bound {
+            Bound::Latest => passed + drift + 2,
+            Bound::Earliest => passed.saturating_sub(drift + 1),
+        })
     }
 }
 

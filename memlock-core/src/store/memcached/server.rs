@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::connection::Connection;
-use super::handshake::ServerTime;
+use super::handshake::{Bound, ServerTime};
 use super::life::Life;
 use super::settings::{Address, Settings};
 use crate::clock::{Clock, Moment};
@@ -95,10 +95,10 @@ impl Server {
         silent_until.is_some_and(|until| self.clock.now() < until)
     }
 
-    /// The server's time, by [`ServerTime::now`].
+    /// The server's time, by [`ServerTime::at`].
     pub(super) fn time(&self) -> Option<Duration> {
         let time = self.idle().time;
-        time.map(|time| Duration::from_secs(time.now(self.clock.now())))
+        time.map(|time| Duration::from_secs(time.at(self.clock.now(), Bound::Latest)))
     }
 
     /// Runs a batch on this server.

@@ -34,6 +34,9 @@ pub const GUARANTEES: Guarantees = Guarantees {
 pub enum Ttl {
     /// This many whole seconds from when the item is stored.
     For(u64),
+    /// The whole seconds that were left before. The item lives no longer than it would have, and less
+    /// only if more than 30 days were left.
+    Left(u64),
     /// Until the server's clock shows this many seconds.
     Until(u64),
     /// Forever.
@@ -46,7 +49,7 @@ impl Ttl {
         match expiry {
             Expiry::After(lease) => Ttl::covering(lease),
             Expiry::At(time) => Ttl::Until(whole_seconds(time)),
-            Expiry::Unchanged(Some(left)) => Ttl::For(left.as_secs().max(1)),
+            Expiry::Unchanged(Some(left)) => Ttl::Left(left.as_secs().max(1)),
             Expiry::Unchanged(None) | Expiry::Never => Ttl::Never,
         }
     }
@@ -90,8 +93,8 @@ mod tests {
     #[test]
     fn what_was_left_is_not_made_longer() {
         let seconds = Duration::from_secs;
-        assert_eq!(Ttl::of(Expiry::Unchanged(Some(seconds(7)))), Ttl::For(7));
-        assert_eq!(Ttl::of(Expiry::Unchanged(Some(seconds(0)))), Ttl::For(1));
+        assert_eq!(Ttl::of(Expiry::Unchanged(Some(seconds(7)))), Ttl::Left(7));
+        assert_eq!(Ttl::of(Expiry::Unchanged(Some(seconds(0)))), Ttl::Left(1));
         assert_eq!(Ttl::of(Expiry::Unchanged(None)), Ttl::Never);
         assert_eq!(Ttl::of(Expiry::At(seconds(1_795_170_000))), Ttl::Until(1_795_170_000));
     }
