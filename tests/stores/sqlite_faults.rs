@@ -4,6 +4,7 @@
 //! `MEMLOCK_KILLS` says how many writers are killed (10000 for a whole night's peace).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File as WitnessFile;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
@@ -19,6 +20,8 @@ use memlock_tests::disk::Disk;
 
 /// By which a child of a test knows what it is to do.
 const ROLE: &str = "MEMLOCK_TEST_SQLITE_WRITER";
+const BUSY: &str = "MEMLOCK_TEST_SQLITE_BUSY";
+const FORKING: &str = "MEMLOCK_TEST_SQLITE_FORKING";
 const LEASE: Duration = Duration::from_secs(30);
 /// So many locks are fought for.
 const NAMES: u64 = 40;
@@ -74,6 +77,47 @@ fn writer() {
     }
 }
 
+/// Not a test of its own: a child that locks and unlocks as fast as it can.
+#[test]
+fn busy() {
+    let Ok(url) = std::env::var(BUSY) else { return };
+    let client = Client::connect(&url).unwrap();
+    let mutex = client.mutex(format!("{}", random()), LEASE).unwrap();
+    println!("ready");
+    loop {
+        assert_eq!(mutex.lock().unwrap().unlock().unwrap(), Release::Released);
+    }
+}
+
+/// Not a test of its own: a child that a signal handler interrupts all the time, to fork.
+#[test]
+fn forking_handler() {
+    extern "C" fn fork(_: libc::c_int) {
+        // SAFETY: the child does nothing but end.
+        if unsafe { libc::fork() } == 0 {
+            // SAFETY: as above.
+            unsafe { libc::_exit(0) };
+        }
+    }
+    let Ok(url) = std::env::var(FORKING) else { return };
+    let client = Client::connect(&url).unwrap();
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let often = libc::timeval { tv_sec: 0, tv_usec: 700 };
+    let often = libc::itimerval { it_interval: often, it_value: often };
+    // SAFETY: the handler calls only what a signal handler may call; the timer is valid. Children
+    // that have ended are not waited for.
+    unsafe {
+        libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+        libc::signal(libc::SIGALRM, fork as extern "C" fn(libc::c_int) as libc::sighandler_t);
+        assert_eq!(libc::setitimer(libc::ITIMER_REAL, &often, std::ptr::null_mut()), 0);
+    }
+    for _ in 0..3000 {
+        assert_eq!(mutex.lock().unwrap().unlock().unwrap(), Release::Released);
+    }
+    // SAFETY: nothing of this process is to be torn down under the handler.
+    unsafe { libc::_exit(0) };
+}
+
 /// A file in a directory of its own.
 struct File(PathBuf);
 
@@ -104,9 +148,13 @@ struct Writer(Child);
 
 impl Writer {
     fn start(file: &File) -> Writer {
+        Writer::start_as("writer", ROLE, file.directory().as_os_str())
+    }
+
+    fn start_as(what: &str, role: &str, with: &OsStr) -> Writer {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["writer", "--exact", "--nocapture"])
-            .env(ROLE, file.directory())
+            .args([what, "--exact", "--nocapture"])
+            .env(role, with)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -282,6 +330,37 @@ fn a_log_that_fills_the_disk_is_truncated() {
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     }
     assert_eq!(held.unlock().unwrap(), Release::Released);
+}
+
+/// SQLite begins the log anew only when no process reads it. On a busy file there is no such moment,
+/// unless it is waited for.
+#[test]
+fn the_log_of_a_busy_file_does_not_grow_without_bound() {
+    let file = File::new();
+    let log = file.directory().join("locks.db-wal");
+    let url = OsString::from(file.url());
+    let busy: Vec<Writer> = (0..3).map(|_| Writer::start_as("busy", BUSY, &url)).collect();
+    let (began, mut longest) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_secs(2) {
+        longest = longest.max(std::fs::metadata(&log).map_or(0, |found| found.len()));
+        thread::sleep(Duration::from_millis(5));
+    }
+    busy.into_iter().for_each(Writer::kill);
+    assert!(longest < 48 * 1024 * 1024, "{longest} bytes");
+    println!("at most {longest} bytes");
+}
+
+/// A fork in the middle of a call into SQLite would leave its mutexes locked, or wait for itself.
+#[test]
+fn a_signal_handler_may_fork_at_any_moment() {
+    let file = File::new();
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["forking_handler", "--exact", "--nocapture"])
+        .env(FORKING, file.url())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    assert!(ended_well(libc::pid_t::try_from(child.id()).unwrap()));
 }
 
 /// As containers have it: without the log, which is beside the file where it comes from.
