@@ -57,6 +57,9 @@ fn check_length(what: &str, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
+/// The end of the key of a queue.
+const QUEUE: &str = "%wait";
+
 /// A key as sent to the server: 1 to 250 bytes, each from `!` to `~`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key(Box<str>);
@@ -74,7 +77,7 @@ impl Key {
 
     /// The key of the queue beside the item with this key.
     pub fn queue_of(item: &str) -> String {
-        format!("{item}%wait")
+        format!("{item}{QUEUE}")
     }
 }
 
@@ -205,6 +208,13 @@ impl Keyspace {
         (again == rest && !name.is_empty()).then_some(Named { family, name: Some(name) })
     }
 
+    /// Whether an item of a distinct list has this key. The queue of a counter that another program
+    /// has named `list:…` has not.
+    pub fn is_list(&self, key: &str) -> bool {
+        let rest = key.strip_prefix(&*self.prefix);
+        rest.is_some_and(|rest| rest.starts_with(Family::List.stem()) && !rest.ends_with(QUEUE))
+    }
+
     /// The key of an item that belongs to a store. No name produces it: a `%` in a name is encoded.
     pub fn internal(&self, word: &str) -> Key {
         Key(format!("{}%{word}", self.prefix).into_boxed_str())
@@ -321,6 +331,24 @@ mod tests {
     fn what_memcached_would_misread_is_encoded() {
         assert_eq!(space().lock(b"a b\r\ndelete c%").as_str(), "lock:a%20b%0D%0Adelete%20c%25");
         assert_eq!(space().lock("ü".as_bytes()).as_str(), "lock:%C3%BC");
+    }
+
+    #[test]
+    fn only_keys_of_lists_are_read_as_those_of_lists() {
+        for prefix in ["", "list:", "playlist:"] {
+            let keys = Keyspace::new(prefix).unwrap();
+            let long = [b'x'; 300];
+            for name in [&b"l"[..], b"list:l", b"a%wait", &long] {
+                assert!(keys.is_list(keys.session(name).as_str()));
+                assert!(keys.is_list(keys.list_item('k', "0d5c7a", name).as_str()));
+                for other in [keys.lock(name), keys.semaphore(name)] {
+                    assert!(!keys.is_list(other.as_str()), "{other}");
+                    assert!(!keys.is_list(other.waiters().as_str()), "{other}");
+                }
+            }
+            assert!(!keys.is_list(keys.exact(b"list:l").unwrap().waiters().as_str()));
+        }
+        assert!(!Keyspace::new("a").unwrap().is_list("list:l"), "another client's");
     }
 
     #[test]

@@ -10,6 +10,7 @@ use super::promises::GUARANTEES;
 use super::schema::{self, File, Problem};
 use super::time::{BootClock, millis};
 use crate::error::Error;
+use crate::name::Keyspace;
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
 
 /// How often the file and its log are checked: other files may have taken their places.
@@ -100,6 +101,7 @@ pub(super) fn run(
     connection: &mut Option<Connection>,
     place: &Location,
     clock: &BootClock,
+    keys: &Keyspace,
     ops: &[Op<'_>],
 ) -> std::result::Result<Vec<Reply>, Stop> {
     if let Some(open) = connection {
@@ -123,12 +125,12 @@ pub(super) fn run(
             }
         })?),
     };
-    let mut ran = open.run(clock, ops);
+    let mut ran = open.run(clock, keys, ops);
     for _ in 0..MAKES_ROOM {
         if !(matches!(ran, Err(Stop::Full(_))) && open.truncate_log()) {
             break;
         }
-        ran = open.run(clock, ops);
+        ran = open.run(clock, keys, ops);
     }
     if let Err(Stop::Full(_) | Stop::Failed(_)) = ran {
         // The state of the connection may be part of the problem.
@@ -180,14 +182,19 @@ impl Connection {
         Ok(open)
     }
 
-    fn run(&mut self, clock: &BootClock, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Stop> {
+    fn run(
+        &mut self,
+        clock: &BootClock,
+        keys: &Keyspace,
+        ops: &[Op<'_>],
+    ) -> std::result::Result<Vec<Reply>, Stop> {
         let writes = ops.iter().any(Op::changes);
         if !writes && ops.len() == 1 {
-            return self.apply_all(clock, ops).map_err(why);
+            return self.apply_all(clock, keys, ops).map_err(why);
         }
         let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN" };
         self.execute(begin).map_err(why)?;
-        let ran = self.apply_all(clock, ops);
+        let ran = self.apply_all(clock, keys, ops);
         let replies = match ran {
             Ok(replies) => replies,
             Err(problem) => {
@@ -229,11 +236,12 @@ impl Connection {
     fn apply_all(
         &mut self,
         clock: &BootClock,
+        keys: &Keyspace,
         ops: &[Op<'_>],
     ) -> std::result::Result<Vec<Reply>, Problem> {
         // Read after the file was locked, so that the time never goes back from batch to batch.
         let exact = clock.now();
-        let now = Now { exact, boot: millis(exact), clock };
+        let now = Now { exact, boot: millis(exact), clock, keys };
         let replies = ops.iter().map(|op| self.apply(&now, op)).collect();
         if self.stored >= SWEEP_EVERY {
             self.sweep(now.boot)?;
@@ -435,11 +443,12 @@ struct Now<'a> {
     /// Milliseconds since the host was started.
     boot: i64,
     clock: &'a BootClock,
+    keys: &'a Keyspace,
 }
 
 impl Now<'_> {
-    /// The expiry of an item that is stored now; and, for a list, its expiry by the wall clock,
-    /// which applies after a reboot.
+    /// The expiry of an item that is stored now; and, for an item of a distinct list, its expiry by
+    /// the wall clock, which applies after a reboot.
     fn ends(&self, key: &str, expiry: Expiry) -> (Option<i64>, Option<i64>) {
         let end = match expiry {
             Expiry::After(lease) => self.exact + GUARANTEES.covering(lease),
@@ -449,7 +458,7 @@ impl Now<'_> {
         };
         let end = i64::try_from(end.as_nanos().div_ceil(1_000_000)).unwrap_or(i64::MAX);
         let left = end.saturating_sub(self.boot);
-        let wall = key.contains("list:").then(|| self.clock.wall_millis().saturating_add(left));
+        let wall = self.keys.is_list(key).then(|| self.clock.wall_millis().saturating_add(left));
         (Some(end), wall)
     }
 

@@ -45,7 +45,7 @@ use super::{Failure, Guarantees, Node, Op, Reply, Route, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkLocal};
-use crate::name::percent_decode;
+use crate::name::{Keyspace, percent_decode};
 #[cfg(feature = "admin")]
 use connection::Connection;
 use connection::Stop;
@@ -69,6 +69,8 @@ pub(crate) struct Sqlite {
     place: file::Location,
     io_timeout: Duration,
     clock: BootClock,
+    /// The names of the client's items: those of distinct lists live on after a reboot.
+    keys: Keyspace,
     /// A connection that a parent process opened is neither used nor closed.
     connection: ForkLocal<Arc<SharedConnection>>,
 }
@@ -93,6 +95,7 @@ impl Sqlite {
             place: file::Location { path, trusts_networks },
             io_timeout,
             clock: BootClock::new(Arc::clone(clock)),
+            keys: Keyspace::new(url.get("prefix").unwrap_or_default())?,
             connection: ForkLocal::new(),
         }))
     }
@@ -159,7 +162,7 @@ impl Sqlite {
             let error = fork::astray();
             return Err(Stop::Failed(Failure { error, sent: false }));
         }
-        connection::run(&mut connection, &self.place, &self.clock, ops)
+        connection::run(&mut connection, &self.place, &self.clock, &self.keys, ops)
     }
 }
 

@@ -26,8 +26,9 @@ CREATE TABLE items (
     key TEXT PRIMARY KEY,
     value BLOB NOT NULL,
     number INTEGER NOT NULL,
-    -- Milliseconds since the host was started, and Unix milliseconds; NULL: for ever.
+    -- Milliseconds since the host was started; NULL: for ever.
     expires INTEGER,
+    -- The same in Unix milliseconds, for an item that lives on after a reboot; otherwise NULL.
     wall INTEGER
 ) WITHOUT ROWID;
 CREATE TABLE state (
@@ -155,10 +156,9 @@ fn begin_boot(
     boot: &str,
     clock: &BootClock,
 ) -> rusqlite::Result<()> {
-    transaction
-        .execute("DELETE FROM items WHERE expires IS NOT NULL AND instr(key, 'list:') = 0", [])?;
+    transaction.execute("DELETE FROM items WHERE expires IS NOT NULL AND wall IS NULL", [])?;
     transaction.execute(
-        "UPDATE items SET expires = ?1 + max(wall - ?2, 0) WHERE expires IS NOT NULL",
+        "UPDATE items SET expires = ?1 + max(wall - ?2, 0) WHERE wall IS NOT NULL",
         params![clock.millis(), clock.wall_millis()],
     )?;
     transaction.execute("UPDATE state SET boot = ?1, base = horizon WHERE id = 1", [boot])?;
