@@ -258,6 +258,47 @@ fn children_of_a_program_whose_threads_lock_can_lock_themselves() {
     other.kill();
 }
 
+/// The clock of a time namespace is ahead of the host's, in processes that are started in it.
+#[test]
+fn a_child_in_a_time_namespace_sees_the_same_lock_held() {
+    let file = File::new();
+    let client = Client::connect(&file.url()).unwrap();
+    let mut held = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let is_held =
+        |client: &Client| client.mutex("m", LEASE).unwrap().try_lock().is_ok_and(|m| m.is_none());
+    // SAFETY: as above.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            const CLONE_NEWTIME: libc::c_int = 0x80;
+            // SAFETY: it concerns the children of this process only.
+            assert_eq!(unsafe { libc::unshare(CLONE_NEWTIME) }, 0);
+            std::fs::write("/proc/self/timens_offsets", "boottime 5000 0").unwrap();
+            // From now on the kernel tells the offset of the children, and not of this process.
+            let refusals = [
+                Client::connect(&file.url()).map(drop).unwrap_err(),
+                client.mutex("m", LEASE).unwrap().try_lock().map(drop).unwrap_err(),
+            ];
+            for error in refusals {
+                assert_eq!(error.kind(), memlock_core::ErrorKind::Config, "{error}");
+                assert!(error.to_string().contains("in a child process"), "{error}");
+            }
+            // SAFETY: as above.
+            let grandchild = unsafe { libc::fork() };
+            if grandchild == 0 {
+                let fine = is_held(&client) && is_held(&Client::connect(&file.url()).unwrap());
+                // SAFETY: as above.
+                unsafe { libc::_exit(i32::from(!fine)) };
+            }
+            ended_well(grandchild)
+        }));
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(!fine.unwrap_or(false))) };
+    }
+    assert!(ended_well(child));
+    assert_eq!(held.unlock().unwrap(), Release::Released);
+}
+
 /// Whether a child ends in time, and without a complaint.
 fn ended_well(child: libc::pid_t) -> bool {
     let began = Instant::now();

@@ -94,7 +94,7 @@ impl Sqlite {
         Ok(Arc::new(Sqlite {
             place: file::Location { path, trusts_networks },
             io_timeout,
-            clock: BootClock::new(Arc::clone(clock)),
+            clock: BootClock::new(Arc::clone(clock))?,
             keys: Keyspace::new(url.get("prefix").unwrap_or_default())?,
             connection: ForkLocal::new(),
         }))
@@ -123,6 +123,7 @@ impl Sqlite {
     /// Runs a batch, and repeats it until the file is unlocked.
     fn attempt(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
         let process = fork::process();
+        self.clock.check().map_err(|error| Failure { error, sent: false })?;
         let began = self.clock.now();
         let mut tries = 0;
         loop {

@@ -180,7 +180,7 @@ fn a_reboot_frees_what_was_held_and_keeps_lists_and_fences() {
         .sql()
         .query_row("SELECT max(expires) FROM items WHERE key LIKE 'list:%'", [], |row| row.get(0))
         .unwrap();
-    let now = super::time::BootClock::new(Arc::new(SystemClock)).millis();
+    let now = super::time::BootClock::new(Arc::new(SystemClock)).unwrap().millis();
     assert!((left - now - 60_000).abs() < 30_000, "{left} at {now}");
     // All processes from before the reboot are gone; a holder that still existed would find out.
     assert_eq!(held.extend(LEASE).unwrap(), Extension::Lost);

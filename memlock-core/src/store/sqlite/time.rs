@@ -4,28 +4,41 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::clock::Clock;
+use crate::error::{Error, Result};
+use crate::fork::ForkLocal;
 
 /// The time since the host was started, suspends included.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct BootClock {
     clock: Arc<dyn Clock>,
     /// How far this time namespace is ahead of the host, in nanoseconds; negative if it is behind.
-    offset: i128,
+    /// A child may be in another namespace than its parent.
+    offset: ForkLocal<i128>,
 }
 
 impl BootClock {
-    pub(super) fn new(clock: Arc<dyn Clock>) -> BootClock {
-        let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-        BootClock { clock, offset: offset(&offsets) }
+    /// # Errors
+    /// As [`check`](BootClock::check).
+    pub(super) fn new(clock: Arc<dyn Clock>) -> Result<BootClock> {
+        let clock = BootClock { clock, offset: ForkLocal::new() };
+        clock.check()?;
+        Ok(clock)
+    }
+
+    /// # Errors
+    /// If this process cannot read the offset of its own time namespace.
+    pub(super) fn check(&self) -> Result<()> {
+        self.offset.get_or_try_init(own_offset).map(drop)
     }
 
     /// The current time.
     pub(super) fn now(&self) -> Duration {
         let now = self.clock.now().since_boot();
-        if self.offset == 0 {
+        let offset = self.offset.get_or_try_init(own_offset).map_or(0, |offset| *offset);
+        if offset == 0 {
             return now;
         }
-        let nanos = i128::try_from(now.as_nanos()).unwrap_or(i128::MAX) - self.offset;
+        let nanos = i128::try_from(now.as_nanos()).unwrap_or(i128::MAX) - offset;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
@@ -57,6 +70,27 @@ pub(super) fn millis(duration: Duration) -> i64 {
     i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
 }
 
+/// The offset of this process's time namespace, in nanoseconds.
+fn own_offset() -> Result<i128> {
+    // `timens_offsets` shows the namespace of this process's children, which differs from its own
+    // after `unshare`.
+    let of = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
+    offset_if_own(
+        of("time") == of("time_for_children"),
+        &std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default(),
+    )
+}
+
+fn offset_if_own(is_own: bool, text: &str) -> Result<i128> {
+    if is_own {
+        return Ok(offset(text));
+    }
+    Err(Error::config(
+        "This process has called unshare(CLONE_NEWTIME), and can no longer read how far its own clock \
+         differs from the host's: connect to the file before that call, or in a child process.",
+    ))
+}
+
 /// Parses the line `boottime <seconds> <nanoseconds>` of `timens_offsets`.
 fn offset(text: &str) -> i128 {
     let line = text.lines().find_map(|line| line.trim_start().strip_prefix("boottime"));
@@ -82,5 +116,13 @@ mod tests {
         assert_eq!(offset("monotonic 0 0\nboottime 0 0\n"), 0);
         assert_eq!(offset("monotonic  86400 0\nboottime   -7 5\n"), -6_999_999_995);
         assert_eq!((offset(""), offset("boottime x y")), (0, 0));
+    }
+
+    #[test]
+    fn offsets_of_the_children_are_not_applied() {
+        assert_eq!(offset_if_own(true, "boottime 5000 0\n").unwrap(), 5_000_000_000_000);
+        let error = offset_if_own(false, "boottime 5000 0\n").unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Config);
+        assert!(error.to_string().contains("in a child process"), "{error}");
     }
 }
