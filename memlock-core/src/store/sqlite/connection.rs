@@ -88,6 +88,8 @@ pub(super) struct Connection {
     /// The size of the log above which it is truncated.
     longest_log: u64,
     file: File,
+    /// Whether the base is to be read, and the horizon to be moved, before the next write.
+    is_renewal_due: bool,
     /// The last number that this connection gave to an item.
     last: i64,
     stored: u32,
@@ -175,7 +177,19 @@ impl Connection {
         let (found, seen) = (files.find(), clock.now());
         let longest_log = pages * PAGE * LONGEST_LOG;
         let (last, stored, swept) = (0, 0, String::new());
-        let open = Connection { sql, files, found, seen, longest_log, file, last, stored, swept };
+        let is_renewal_due = false;
+        let open = Connection {
+            sql,
+            files,
+            found,
+            seen,
+            longest_log,
+            file,
+            is_renewal_due,
+            last,
+            stored,
+            swept,
+        };
         if !file::are_open_here(&open.found.ids) {
             return Err(Problem::Replaced);
         }
@@ -189,6 +203,9 @@ impl Connection {
         ops: &[Op<'_>],
     ) -> std::result::Result<Vec<Reply>, Stop> {
         let writes = ops.iter().any(Op::changes);
+        if writes && self.is_renewal_due {
+            self.renew(clock)?;
+        }
         if !writes && ops.len() == 1 {
             return self.apply_all(clock, keys, ops).map_err(why);
         }
@@ -199,6 +216,10 @@ impl Connection {
             Ok(replies) => replies,
             Err(problem) => {
                 self.roll_back();
+                if schema::is_of_old_base(&problem) {
+                    self.is_renewal_due = true;
+                    return Err(Stop::Busy);
+                }
                 return Err(why(problem));
             }
         };
@@ -213,6 +234,21 @@ impl Connection {
             });
         }
         Ok(replies)
+    }
+
+    /// Reads the base, and moves the horizon. If that fails, the batch can be run nevertheless while
+    /// the horizon is not reached.
+    fn renew(&mut self, clock: &BootClock) -> std::result::Result<(), Stop> {
+        match schema::renew(&mut self.sql, &mut self.file, clock) {
+            Ok(()) => self.is_renewal_due = false,
+            Err(problem) => {
+                let number = self.file.base.saturating_add(clock.nanos());
+                if self.file.is_beyond_horizon(number) {
+                    return Err(why(problem));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Copies the write-ahead log into the file, and truncates it. True if that succeeded.
@@ -363,8 +399,12 @@ impl Connection {
     fn next(&mut self, now: &Now<'_>) -> rusqlite::Result<i64> {
         let nanos = i64::try_from(now.exact.as_nanos()).unwrap_or(i64::MAX);
         let number = self.file.base.saturating_add(nanos).max(self.last.saturating_add(1));
-        if number >= self.file.horizon {
-            self.file.horizon = schema::move_horizon(&self.sql, number)?;
+        if self.file.is_near_horizon(number) {
+            self.is_renewal_due = true;
+            if self.file.is_beyond_horizon(number) {
+                // The batch is repeated after the renewal.
+                return Err(schema::busy());
+            }
         }
         (self.last, self.stored) = (number, self.stored + 1);
         Ok(number)
@@ -419,8 +459,6 @@ impl Connection {
     }
 
     fn roll_back(&mut self) {
-        // The horizon may have been moved in the transaction that is rolled back.
-        self.file.horizon = 0;
         // After some failures SQLite has rolled back itself; closing the connection does so, too.
         if !self.sql.is_autocommit() {
             let _ = self.execute("ROLLBACK");

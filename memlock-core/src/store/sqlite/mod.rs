@@ -20,6 +20,8 @@
 
 #[cfg(feature = "admin")]
 mod admin;
+#[cfg(test)]
+mod boot_tests;
 mod connection;
 mod file;
 mod fork_safety;

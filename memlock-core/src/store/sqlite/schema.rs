@@ -3,23 +3,44 @@
 //! One table holds the items. Each time an item is stored it gets a number: the nanoseconds since
 //! the host was started, plus a base. Writers take turns, and that clock never goes back, so
 //! numbers rise from item to item without a counter that would have to be written each time. The
-//! horizon is a number that no number of this boot has reached; it is moved an hour at a time. At
-//! the next boot it becomes the base.
+//! horizon is a number that no number has reached. It is moved an hour ahead when half an hour is
+//! left, by a transaction of its own that is synced to the disk, so that a power failure cannot
+//! take it back. At the next boot it becomes the base.
+//!
+//! Whether the host was rebooted is decided when the file is opened:
+//!
+//! | boot id | evidence | action |
+//! | --- | --- | --- |
+//! | the kernel's, the recorded one | same boot | none |
+//! | the kernel's, another one | reboot, unless containers with ids of their own used the file | `begin_boot` |
+//! | a container's, a recorded one | same boot | none |
+//! | any other | a number is ahead of the clock: reboot | `begin_boot` |
+//! | any other | no number is: unknown | `raise_base`; everything is kept |
+//!
+//! Removing the lock of a living holder would grant it twice; keeping the lock of a dead one only
+//! delays the next, until the lease ends. A reboot is therefore assumed only if it is proven.
 
-use rusqlite::{Connection, OptionalExtension, params};
+use rusqlite::{Connection, Transaction, TransactionBehavior, ffi, params};
 
 use super::file::unreachable;
-use super::time::{BootClock, boot_id};
+use super::time::{BootClock, BootId};
 use crate::error::{Error, Result};
 use crate::store::Epoch;
 
 /// The application id in the header of memlock's files: `mlck`.
 const APPLICATION: i64 = 0x6d6c_636b;
-/// Two start times that differ by at most this many milliseconds belong to the same boot: no reboot
-/// is that fast.
-const SAME_START: u64 = 50;
 /// The version of the table layout.
 const SCHEMA: i64 = 1;
+
+/// How far the horizon is moved ahead of the clock, in nanoseconds, and when: less than this is left.
+const STEP: i64 = 3_600_000_000_000;
+const MARGIN: i64 = STEP / 2;
+/// A number that is this far ahead of the clock proves a reboot. Several items that are stored at
+/// once get numbers that are a few nanoseconds ahead.
+const AHEAD: i64 = 1_000_000_000;
+/// How many boot ids of containers are recorded. A container whose id was dropped only raises the
+/// base once more.
+const CONTAINERS: i64 = 1000;
 
 const TABLES: &str = "
 CREATE TABLE items (
@@ -33,16 +54,20 @@ CREATE TABLE items (
 ) WITHOUT ROWID;
 CREATE TABLE state (
     id INTEGER PRIMARY KEY CHECK (id = 1),
-    -- 16 random bytes that name the file; the boot of the host in which it was used last, and when
-    -- that began, in Unix milliseconds.
+    -- 16 random bytes that name the file.
     name BLOB NOT NULL,
-    boot TEXT NOT NULL,
-    started INTEGER NOT NULL,
+    -- The kernel's boot id when a process that could read it opened the file last.
+    boot TEXT,
     -- Numbers of this boot begin above the base, and are below the horizon.
     base INTEGER NOT NULL,
     horizon INTEGER NOT NULL
 );
+-- The boot ids of containers that have their own, since the last reboot that was noticed.
+CREATE TABLE containers (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
 ";
+
+const FORGET_OLD_BASE: &str =
+    "DROP TRIGGER IF EXISTS old_base_add; DROP TRIGGER IF EXISTS old_base_set;";
 
 /// A suitable file.
 #[derive(Debug)]
@@ -50,7 +75,19 @@ pub(super) struct File {
     /// The epoch of all its versions.
     pub(super) epoch: Epoch,
     pub(super) base: i64,
-    pub(super) horizon: i64,
+    horizon: i64,
+}
+
+impl File {
+    /// Whether the horizon is to be moved before more items are stored.
+    pub(super) fn is_near_horizon(&self, number: i64) -> bool {
+        number >= self.horizon.saturating_sub(MARGIN)
+    }
+
+    /// Whether this number must not be given to an item.
+    pub(super) fn is_beyond_horizon(&self, number: i64) -> bool {
+        number >= self.horizon
+    }
 }
 
 /// A failed statement, or an unsuitable file.
@@ -73,54 +110,52 @@ impl From<Error> for Problem {
     }
 }
 
+/// Runs a transaction that a power failure cannot undo once it was committed.
+fn durably<T>(
+    sql: &mut Connection,
+    body: impl FnOnce(&Transaction<'_>) -> std::result::Result<T, Problem>,
+) -> std::result::Result<T, Problem> {
+    sql.execute_batch("PRAGMA synchronous = FULL")?;
+    let run = |sql: &mut Connection| {
+        let transaction = sql.transaction_with_behavior(TransactionBehavior::Immediate)?;
+        let done = body(&transaction)?;
+        transaction.commit()?;
+        Ok(done)
+    };
+    let done = run(sql);
+    sql.execute_batch("PRAGMA synchronous = NORMAL")?;
+    done
+}
+
 /// Creates the tables in a new file, checks those of an existing file, and removes what a reboot
 /// has ended.
 pub(super) fn prepare(
     sql: &mut Connection,
     clock: &BootClock,
 ) -> std::result::Result<File, Problem> {
-    let transaction = sql.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
-    let number = |pragma: &str| {
-        transaction.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0))
-    };
-    let (application, version) = (number("application_id")?, number("user_version")?);
-    let tables: i64 =
-        transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-    let boot = boot_id()
-        .map_err(|error| unreachable(format!("The host's boot id cannot be read: {error}.")))?;
-    let started = clock.started_millis();
-    if (application, version, tables) == (0, 0, 0) {
-        transaction.execute_batch(TABLES)?;
-        transaction.execute_batch(&format!(
-            "PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
-        ))?;
-        transaction.execute(
-            "INSERT INTO state (id, name, boot, started, base, horizon)
-             VALUES (1, randomblob(16), ?1, ?2, 0, 0)",
-            params![boot, started],
+    let (name, base, horizon) = durably(sql, |transaction| {
+        let number = |pragma: &str| {
+            transaction.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i64>(0))
+        };
+        let (application, version) = (number("application_id")?, number("user_version")?);
+        let tables: i64 =
+            transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
+        let id = clock
+            .boot_id()
+            .map_err(|error| unreachable(format!("The host's boot id cannot be read: {error}.")))?;
+        if (application, version, tables) == (0, 0, 0) {
+            create(transaction, &id, clock)?;
+        } else {
+            check(application, version)?;
+            join(transaction, &id, clock)?;
+        }
+        let state = transaction.query_row(
+            "SELECT name, base, horizon FROM state WHERE id = 1",
+            [],
+            |row| Ok((row.get::<_, Vec<u8>>(0)?, row.get(1)?, row.get(2)?)),
         )?;
-    } else {
-        check(application, version)?;
-        let last: Option<(String, i64)> = transaction
-            .query_row("SELECT boot, started FROM state WHERE id = 1", [], |row| {
-                Ok((row.get(0)?, row.get(1)?))
-            })
-            .optional()?;
-        let (same_id, same_start) = last
-            .map_or((false, false), |(id, at)| (id == boot, at.abs_diff(started) <= SAME_START));
-        // Some containers have their own boot id.
-        if !same_id && !same_start {
-            begin_boot(&transaction, &boot, clock)?;
-        }
-        if !same_start {
-            transaction.execute("UPDATE state SET started = ?1 WHERE id = 1", [started])?;
-        }
-    }
-    let (name, base, horizon): (Vec<u8>, i64, i64) =
-        transaction.query_row("SELECT name, base, horizon FROM state WHERE id = 1", [], |row| {
-            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
-        })?;
-    transaction.commit()?;
+        Ok(state)
+    })?;
     let half = |half: usize| {
         let bytes = name.get(8 * half..8 * half + 8).and_then(|bytes| bytes.try_into().ok());
         bytes.map(u64::from_be_bytes)
@@ -132,6 +167,81 @@ pub(super) fn prepare(
                 .into())
         }
     }
+}
+
+fn create(
+    transaction: &Transaction<'_>,
+    id: &BootId,
+    clock: &BootClock,
+) -> std::result::Result<(), Problem> {
+    transaction.execute_batch(TABLES)?;
+    transaction.execute_batch(&format!(
+        "PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
+    ))?;
+    transaction.execute(
+        "INSERT INTO state (id, name, base, horizon) VALUES (1, randomblob(16), 0, ?1)",
+        [clock.nanos().saturating_add(STEP)],
+    )?;
+    Ok(record(transaction, id)?)
+}
+
+/// Begins a new boot if the host was rebooted, and makes sure that numbers rise if that is unknown.
+fn join(
+    transaction: &Transaction<'_>,
+    id: &BootId,
+    clock: &BootClock,
+) -> std::result::Result<(), Problem> {
+    let (boot, base, horizon, containers): (Option<String>, i64, i64, i64) = transaction
+        .query_row(
+            "SELECT boot, base, horizon, (SELECT count(*) FROM containers) FROM state WHERE id = 1",
+            [],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+        )?;
+    let number = base.saturating_add(clock.nanos());
+    let is_known = match id {
+        BootId::Kernel(id) => boot.as_ref() == Some(id),
+        BootId::Container(id) => {
+            transaction.prepare("SELECT 1 FROM containers WHERE id = ?1")?.exists([id])?
+        }
+    };
+    // In one boot, the horizon is never further ahead.
+    let went_back = number.saturating_add(STEP + AHEAD) < horizon;
+    if is_known && !went_back {
+        return Ok(());
+    }
+    let rebooted = match id {
+        BootId::Kernel(_) if is_known => false,
+        // Containers may have stored items after the reboot.
+        BootId::Kernel(_) if boot.is_some() && containers == 0 => true,
+        _ => went_back || has_number_above(transaction, number.saturating_add(AHEAD))?,
+    };
+    if rebooted {
+        begin_boot(transaction, clock)?;
+    } else if number < horizon {
+        raise_base(transaction, horizon, clock)?;
+    }
+    Ok(record(transaction, id)?)
+}
+
+fn has_number_above(transaction: &Transaction<'_>, number: i64) -> rusqlite::Result<bool> {
+    transaction.prepare("SELECT 1 FROM items WHERE number > ?1")?.exists([number])
+}
+
+/// Records a boot id as one of the present boot.
+fn record(transaction: &Transaction<'_>, id: &BootId) -> rusqlite::Result<()> {
+    match id {
+        BootId::Kernel(id) => {
+            transaction.execute("UPDATE state SET boot = ?1 WHERE id = 1", [id])?;
+        }
+        BootId::Container(id) => {
+            transaction.execute("INSERT OR IGNORE INTO containers (id) VALUES (?1)", [id])?;
+            transaction.execute(
+                "DELETE FROM containers WHERE number <= (SELECT max(number) FROM containers) - ?1",
+                [CONTAINERS],
+            )?;
+        }
+    }
+    Ok(())
 }
 
 fn check(application: i64, version: i64) -> Result<()> {
@@ -151,26 +261,70 @@ fn check(application: i64, version: i64) -> Result<()> {
 
 /// Holders and waiters died with the host. Lists, and items that never expire, remain; the new
 /// clock starts from zero.
-fn begin_boot(
-    transaction: &rusqlite::Transaction<'_>,
-    boot: &str,
-    clock: &BootClock,
-) -> rusqlite::Result<()> {
+fn begin_boot(transaction: &Transaction<'_>, clock: &BootClock) -> rusqlite::Result<()> {
     transaction.execute("DELETE FROM items WHERE expires IS NOT NULL AND wall IS NULL", [])?;
     transaction.execute(
         "UPDATE items SET expires = ?1 + max(wall - ?2, 0) WHERE wall IS NOT NULL",
         params![clock.millis(), clock.wall_millis()],
     )?;
-    transaction.execute("UPDATE state SET boot = ?1, base = horizon WHERE id = 1", [boot])?;
+    transaction.execute("DELETE FROM containers", [])?;
+    transaction.execute_batch(FORGET_OLD_BASE)?;
+    transaction.execute(
+        "UPDATE state SET boot = NULL, base = horizon, horizon = horizon + ?1 WHERE id = 1",
+        [clock.nanos().saturating_add(STEP)],
+    )?;
     Ok(())
 }
 
-/// Moves the horizon above this number, so that it is not written again for an hour.
-pub(super) fn move_horizon(sql: &Connection, number: i64) -> rusqlite::Result<i64> {
-    const HOUR: i64 = 3_600_000_000_000;
-    sql.query_row(
-        "UPDATE state SET horizon = max(horizon, ?1) WHERE id = 1 RETURNING horizon",
-        [number.saturating_add(HOUR)],
-        |row| row.get(0),
-    )
+/// Makes the next number at least the horizon: whether numbers up to it were given out in an earlier
+/// boot is unknown. If it is the same boot after all, other connections still use the old base: the
+/// trigger rejects their next number, and they read the new base.
+fn raise_base(
+    transaction: &Transaction<'_>,
+    horizon: i64,
+    clock: &BootClock,
+) -> rusqlite::Result<()> {
+    let (base, next) = (horizon.saturating_sub(clock.nanos()), horizon.saturating_add(STEP));
+    transaction
+        .execute("UPDATE state SET base = ?1, horizon = ?2 WHERE id = 1", params![base, next])?;
+    let reject = format!("WHEN NEW.number < {horizon} BEGIN SELECT RAISE(ABORT, 'old base'); END;");
+    transaction.execute_batch(FORGET_OLD_BASE)?;
+    transaction.execute_batch(&format!(
+        "CREATE TRIGGER old_base_add BEFORE INSERT ON items {reject}
+         CREATE TRIGGER old_base_set BEFORE UPDATE OF number ON items {reject}"
+    ))
+}
+
+/// Whether a statement failed because another process has raised the base.
+pub(super) fn is_of_old_base(problem: &Problem) -> bool {
+    matches!(problem, Problem::Sql(error) if error
+        .sqlite_error()
+        .is_some_and(|error| error.extended_code == ffi::SQLITE_CONSTRAINT_TRIGGER))
+}
+
+/// The error of a number that the horizon does not allow: as if another process had locked the file.
+pub(super) fn busy() -> rusqlite::Error {
+    rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None)
+}
+
+/// Reads the base, and moves the horizon if it is near.
+pub(super) fn renew(
+    sql: &mut Connection,
+    file: &mut File,
+    clock: &BootClock,
+) -> std::result::Result<(), Problem> {
+    (file.base, file.horizon) = durably(sql, |transaction| {
+        let (base, horizon): (i64, i64) =
+            transaction.query_row("SELECT base, horizon FROM state WHERE id = 1", [], |row| {
+                Ok((row.get(0)?, row.get(1)?))
+            })?;
+        let number = base.saturating_add(clock.nanos());
+        if number < horizon.saturating_sub(MARGIN) {
+            return Ok((base, horizon));
+        }
+        let next = number.saturating_add(STEP);
+        transaction.execute("UPDATE state SET horizon = ?1 WHERE id = 1", [next])?;
+        Ok((base, next))
+    })?;
+    Ok(())
 }

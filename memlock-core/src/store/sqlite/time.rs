@@ -1,7 +1,10 @@
 //! The host's clock, the same in all of its containers.
 
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -14,13 +17,20 @@ pub(super) struct BootClock {
     /// How far this time namespace is ahead of the host, in nanoseconds; negative if it is behind.
     /// A child may be in another namespace than its parent.
     offset: ForkLocal<i128>,
+    #[cfg(test)]
+    pub(super) id: Option<BootId>,
 }
 
 impl BootClock {
     /// # Errors
     /// As [`check`](BootClock::check).
     pub(super) fn new(clock: Arc<dyn Clock>) -> Result<BootClock> {
-        let clock = BootClock { clock, offset: ForkLocal::new() };
+        let clock = BootClock {
+            clock,
+            offset: ForkLocal::new(),
+            #[cfg(test)]
+            id: None,
+        };
         clock.check()?;
         Ok(clock)
     }
@@ -42,6 +52,11 @@ impl BootClock {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
     }
 
+    /// The current time in nanoseconds.
+    pub(super) fn nanos(&self) -> i64 {
+        i64::try_from(self.now().as_nanos()).unwrap_or(i64::MAX)
+    }
+
     /// As [`Clock::sleep`].
     pub(super) fn sleep(&self, duration: Duration) {
         self.clock.sleep(duration);
@@ -52,16 +67,18 @@ impl BootClock {
         millis(self.now())
     }
 
-    /// When the host was started, in Unix milliseconds by its present wall clock. Slewing does not
-    /// change this time, since it slows the boot clock as well; only a step of the wall clock does.
-    pub(super) fn started_millis(&self) -> i64 {
-        let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        millis(wall).saturating_sub(self.millis())
-    }
-
     /// Unix time of the wall clock, in milliseconds.
     pub(super) fn wall_millis(&self) -> i64 {
         i64::try_from(self.clock.unix_seconds()).unwrap_or(i64::MAX).saturating_mul(1000)
+    }
+
+    /// The id of this boot of the host.
+    pub(super) fn boot_id(&self) -> std::io::Result<BootId> {
+        #[cfg(test)]
+        if let Some(id) = &self.id {
+            return Ok(id.clone());
+        }
+        BootId::read()
     }
 }
 
@@ -101,10 +118,41 @@ fn offset(text: &str) -> i128 {
     }
 }
 
-/// The id of this boot of the host.
-pub(super) fn boot_id() -> std::io::Result<String> {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?;
-    Ok(id.trim().to_owned())
+/// The id of a boot of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum BootId {
+    /// The kernel's: it differs if and only if the host was rebooted.
+    Kernel(String),
+    /// That of a container that has its own (systemd-nspawn, LXC): a file that is mounted over the
+    /// kernel's.
+    Container(String),
+}
+
+impl BootId {
+    fn read() -> std::io::Result<BootId> {
+        let mut file = File::open("/proc/sys/kernel/random/boot_id")?;
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        let id = text.trim().to_owned();
+        Ok(if is_of_kernel(&file) { BootId::Kernel(id) } else { BootId::Container(id) })
+    }
+}
+
+/// Whether a file below `/proc` is the kernel's, and no mount.
+fn is_of_kernel(file: &File) -> bool {
+    const PROC: u64 = 0x9fa0;
+    let file = file.as_raw_fd();
+    // SAFETY: the descriptor is open, an all-zero statfs and statx are valid, and both are
+    // writable.
+    unsafe {
+        let mut system: libc::statfs = std::mem::zeroed();
+        if libc::fstatfs(file, &raw mut system) != 0 || system.f_type as u64 != PROC {
+            return false;
+        }
+        let mut found: libc::statx = std::mem::zeroed();
+        let asked = libc::statx(file, c"".as_ptr(), libc::AT_EMPTY_PATH, 0, &raw mut found);
+        asked != 0 || found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 == 0
+    }
 }
 
 #[cfg(test)]
@@ -124,5 +172,11 @@ mod tests {
         let error = offset_if_own(false, "boottime 5000 0\n").unwrap_err();
         assert_eq!(error.kind(), crate::ErrorKind::Config);
         assert!(error.to_string().contains("in a child process"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_mounted_over_the_boot_id_is_a_containers() {
+        assert!(is_of_kernel(&File::open("/proc/version").unwrap()));
+        assert!(!is_of_kernel(&File::open("/etc/passwd").unwrap()));
     }
 }
