@@ -395,6 +395,7 @@ fn the_log_of_a_busy_file_does_not_grow_without_bound() {
 #[test]
 fn a_signal_handler_may_fork_at_any_moment() {
     let file = File::new();
+    #[expect(clippy::zombie_processes, reason = "it is waited for by its id")]
     let child = Command::new(std::env::current_exe().unwrap())
         .args(["forking_handler", "--exact", "--nocapture"])
         .env(FORKING, file.url())
