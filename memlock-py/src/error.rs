@@ -169,7 +169,7 @@ pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
         module.add(*name, &made)?;
         types.push(made);
     }
-    // Already set only if another interpreter of this process has imported the module.
+    // Already set only if the module is imported anew.
     let _ = TYPES.set(py, types.into_iter().map(Bound::unbind).collect());
     Ok(())
 }

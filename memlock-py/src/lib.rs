@@ -11,6 +11,7 @@
 //! | `dealloc` | the deallocation of an object that still holds something |
 //! | `log` | log messages |
 //! | `shutdown` | interpreter exit |
+//! | `main_interpreter` | refuses sub-interpreters |
 //! | `call`, `signals` | calls of the core without the GIL; Ctrl-C |
 //! | `cancel` | the handle by which waits are cancelled |
 //! | `subject` | the lock or list that a call is about, as exceptions name it |
@@ -33,6 +34,7 @@ mod held_lock;
 mod held_permits;
 mod holder;
 mod log;
+mod main_interpreter;
 mod mask;
 mod mutex;
 mod owner;
@@ -46,6 +48,7 @@ mod subject;
 /// The native part of memlock. Import the package `memlock` instead.
 #[pymodule]
 fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    main_interpreter::check(module.py())?;
     module.add("__version__", memlock_core::VERSION)?;
     error::add_to(module)?;
     log::install(module.py())?;

@@ -58,7 +58,7 @@ struct Message {
 /// Installs the logger. `logging` is imported first, so that its exit handler runs after ours.
 pub(crate) fn install(py: Python<'_>) -> PyResult<()> {
     let get_logger = py.import("logging")?.getattr("getLogger")?.unbind();
-    // Another interpreter of this process may have done so already.
+    // Done already if the module is imported anew.
     if GET_LOGGER.set(py, get_logger).is_ok() && log::set_logger(&ToLogging).is_ok() {
         log::set_max_level(LevelFilter::Debug);
     }

@@ -18,6 +18,8 @@ released during all waits and all I/O. Ctrl-C ends a wait for a lock or a permit
 thread; Python runs signal handlers in no other thread. Another thread ends waits by
 Client.cancel_waits(), Client.close(), or a CancelHandle that was passed to the wait as `cancel`.
 
+Sub-interpreters cannot import this module.
+
 Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It opens
 its own connections, and it neither holds nor releases what its parent holds.
 
