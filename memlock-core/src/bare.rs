@@ -12,7 +12,7 @@ mod list;
 mod mutex;
 mod semaphore;
 
-pub use default_client::{DEFAULT_URL, default_client, init};
+pub use default_client::{DEFAULT_URL, default_client, existing_client, init};
 pub use list::{distinct_list_insert, distinct_list_set_up, distinct_list_tear_down};
 pub use mutex::{lock, mutex_lock, mutex_lock_nonblock, mutex_unlock};
 pub use semaphore::{

@@ -5,7 +5,7 @@ use memlock_core::{Answer, Report, Result, bare};
 use pyo3::prelude::*;
 
 use crate::args::{Name, Seconds, Whole};
-use crate::call::{call, wait};
+use crate::call::{acquire, call, wait};
 use crate::error::raise_core;
 use crate::subject::{Kind, Subject};
 
@@ -44,8 +44,10 @@ pub(crate) fn cancel_waits(py: Python<'_>) -> PyResult<()> {
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key, duration)")]
 pub(crate) fn mutex_lock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> PyResult<bool> {
-    let report = wait(py, None, None, |wait| Ok(bare::lock(&mutex_key.0, duration.0, wait)))?;
-    done_or(py, report, None, (Kind::Mutex, &mutex_key))
+    let acquired = wait(py, None, None, |wait| {
+        Ok(Acquired::mutex(&mutex_key, bare::lock(&mutex_key.0, duration.0, wait)))
+    })?;
+    done_or(py, acquired.keep(), None, (Kind::Mutex, &mutex_key))
 }
 
 /// Like mutex_lock(), but try only once.
@@ -58,9 +60,10 @@ pub(crate) fn mutex_lock_nonblock(
     mutex_key: Name,
     duration: Seconds,
 ) -> PyResult<bool> {
-    call_bare(py, Some(Answer::Busy), (Kind::Mutex, &mutex_key), || {
-        bare::mutex_lock_nonblock(&mutex_key.0, duration.0)
-    })
+    let acquired = acquire(py, || {
+        Ok(Acquired::mutex(&mutex_key, bare::mutex_lock_nonblock(&mutex_key.0, duration.0)))
+    })?;
+    done_or(py, acquired.keep(), Some(Answer::Busy), (Kind::Mutex, &mutex_key))
 }
 
 /// Unlock a mutex that this process locked by mutex_lock() or mutex_lock_nonblock(), and return
@@ -109,8 +112,10 @@ pub(crate) fn semaphore_set_up(
 #[pyfunction]
 #[pyo3(text_signature = "(name, duration)")]
 pub(crate) fn semaphore_acquire(py: Python<'_>, name: Name, duration: Seconds) -> PyResult<bool> {
-    let report = wait(py, None, None, |wait| Ok(bare::acquire(&name.0, duration.0, wait)))?;
-    done_or(py, report, None, (Kind::Semaphore, &name))
+    let acquired = wait(py, None, None, |wait| {
+        Ok(Acquired::permit(&name, bare::acquire(&name.0, duration.0, wait)))
+    })?;
+    done_or(py, acquired.keep(), None, (Kind::Semaphore, &name))
 }
 
 /// Like semaphore_acquire(), but try only once.
@@ -123,9 +128,10 @@ pub(crate) fn semaphore_acquire_nonblock(
     name: Name,
     duration: Seconds,
 ) -> PyResult<bool> {
-    call_bare(py, Some(Answer::Busy), (Kind::Semaphore, &name), || {
-        bare::semaphore_acquire_nonblock(&name.0, duration.0)
-    })
+    let acquired = acquire(py, || {
+        Ok(Acquired::permit(&name, bare::semaphore_acquire_nonblock(&name.0, duration.0)))
+    })?;
+    done_or(py, acquired.keep(), Some(Answer::Busy), (Kind::Semaphore, &name))
 }
 
 /// Release a permit of semaphore_acquire() or semaphore_acquire_nonblock(), and return True.
@@ -195,6 +201,37 @@ pub(crate) fn distinct_list_tear_down(py: Python<'_>, session: Name) -> PyResult
     call_bare(py, Some(Answer::NotFound), (Kind::Session, &session), || {
         bare::distinct_list_tear_down(&session.0)
     })
+}
+
+/// The report of an acquisition, which is released if this is dropped before [`Acquired::keep`].
+struct Acquired<'a> {
+    report: Result<Report>,
+    name: &'a Name,
+    release: fn(&[u8]) -> Result<Report>,
+}
+
+impl<'a> Acquired<'a> {
+    fn mutex(name: &'a Name, report: Result<Report>) -> Acquired<'a> {
+        Acquired { report, name, release: bare::mutex_unlock }
+    }
+
+    fn permit(name: &'a Name, report: Result<Report>) -> Acquired<'a> {
+        Acquired { report, name, release: bare::semaphore_release }
+    }
+
+    fn keep(mut self) -> Result<Report> {
+        std::mem::replace(&mut self.report, Ok(Answer::NotHeld.into()))
+    }
+}
+
+impl Drop for Acquired<'_> {
+    fn drop(&mut self) {
+        if self.report.as_ref().is_ok_and(|report| report.answer() == Answer::Ok) {
+            // A signal handler's exception or the interpreter's exit ended the call; a failure here
+            // cannot be reported as well.
+            let _ = (self.release)(&self.name.0);
+        }
+    }
 }
 
 fn call_bare(

@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 use memlock_core::{Answer, Cancel, Result, Wait};
 use pyo3::prelude::*;
 
+use crate::acquiring;
 use crate::acquisition::Acquisition;
-use crate::error::{raise_core, raise_plain};
+use crate::error::{raise, raise_core, raise_plain};
 use crate::log;
 use crate::renew::loss_name;
+use crate::shutdown;
 use crate::signals::must_check_signals;
 
 /// The interval at which a wait checks for signals. A check takes the GIL, which may be contended;
@@ -34,9 +36,26 @@ pub(crate) fn call<T: Send>(
     }
 }
 
+/// Runs a call of the core that may acquire something. It is dropped, which must release it, when
+/// this thread cannot take the GIL again because the interpreter exits.
+pub(crate) fn acquire<T: Send>(
+    py: Python<'_>,
+    body: impl FnOnce() -> Result<T> + Send,
+) -> PyResult<T> {
+    match call(py, || Ok(acquiring::unless_exiting(body)))? {
+        Some((acquired, _active)) => acquired.map_err(|error| raise_core(py, &error)),
+        None => Err(raise(
+            py,
+            Answer::Interrupted,
+            "The interpreter is exiting, so nothing was acquired: end the threads that use memlock \
+             before the program exits.",
+        )),
+    }
+}
+
 /// Runs a wait of the core for at most `timeout`, until `cancel` is cancelled. When a signal
 /// handler written in Python raises an exception, such as KeyboardInterrupt, the wait ends with
-/// that exception.
+/// that exception. What was acquired is released as by [`acquire`].
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     timeout: Option<Duration>,
@@ -48,12 +67,15 @@ pub(crate) fn wait<T: Send>(
         cancel.map_or(until, |cancel| until.unless_cancelled(cancel))
     };
     if !must_check_signals(py) {
-        return call(py, || body(&until()));
+        return acquire(py, || body(&until()));
     }
     let checking_body = || {
         let raised = Cell::new(None);
         let last_check: Cell<Option<Instant>> = Cell::new(None);
         let interrupted = || {
+            if shutdown::has_begun() {
+                return true;
+            }
             // The core calls this first when the wait has just begun.
             let last = last_check.get();
             if last.is_none_or(|last| last.elapsed() < SIGNAL_CHECK_INTERVAL) {
@@ -71,14 +93,14 @@ pub(crate) fn wait<T: Send>(
                     raised.set(Some(error));
                     true
                 }
-                // The interpreter is shutting down, and this is a daemon thread.
+                // The interpreter exits without its exit handlers.
                 None => true,
             }
         };
         let ended = body(&until().unless(&interrupted));
         Ok((ended, raised.into_inner()))
     };
-    let (ended, raised) = log::watched(py, || call(py, checking_body))?;
+    let (ended, raised) = log::watched(py, || acquire(py, checking_body))?;
     match raised {
         Some(error) => {
             // A grant that arrived all the same is released.

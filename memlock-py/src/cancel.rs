@@ -6,7 +6,7 @@ use memlock_core::{Answer, Cancel};
 use pyo3::prelude::*;
 
 use crate::error::raise;
-use crate::subject::SharedClient;
+use crate::shared_client::SharedClient;
 
 /// Ends waits from another thread: those that were passed this handle as `cancel`. Made by
 /// Client.cancel_handle().

@@ -14,7 +14,7 @@ use crate::error::{Special, raise, raise_core, raise_special};
 use crate::mutex::Mutex;
 use crate::renew::Renew;
 use crate::semaphore::Semaphore;
-use crate::subject::SharedClient;
+use crate::shared_client::SharedClient;
 
 /// A client of one memcached server, a group of servers, or a file. Made by connect().
 ///
@@ -78,7 +78,7 @@ pub(crate) fn connect(py: Python<'_>, url: Option<String>) -> PyResult<Client> {
         },
     };
     match memlock_core::Client::connect(&url) {
-        Ok(core) => Ok(Client { shared: Arc::new(SharedClient { core, url }) }),
+        Ok(core) => Ok(Client { shared: SharedClient::new(py, core, url) }),
         Err(error) if origin.is_empty() => Err(raise_core(py, &error)),
         Err(error) => Err(raise(py, error.kind().answer(), format!("{origin}{error}"))),
     }

@@ -7,7 +7,8 @@ use pyo3::prelude::*;
 
 use crate::args::{Name, Whole, effective_timeout};
 use crate::cancel::{self, CancelHandle};
-use crate::subject::{Kind, SharedClient, Subject, creation_error};
+use crate::shared_client::SharedClient;
+use crate::subject::{Kind, Subject, creation_error};
 
 /// A plain counter of free permits: one item with their number in decimal, for use beside programs
 /// that already have such an item. Made by Client.counter(). Prefer a Semaphore where you can.
@@ -30,9 +31,16 @@ pub(crate) struct Counter {
 /// A permit that was taken, until the caller receives it.
 struct Taken<'a>(Option<&'a memlock_core::Counter>);
 
+impl Taken<'_> {
+    fn keep(mut self) {
+        self.0 = None;
+    }
+}
+
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        // A signal handler's exception ended the call; a failure here cannot be reported as well.
+        // A signal handler's exception or the interpreter's exit ended the call; a failure here
+        // cannot be reported as well.
         let _ = self.0.map(memlock_core::Counter::release);
     }
 }
@@ -61,7 +69,10 @@ impl Counter {
     ///
     /// Raises CounterNotFound when there is no such item.
     fn try_acquire(&self, py: Python<'_>) -> PyResult<bool> {
-        self.subject.call(py, || self.core.try_acquire())
+        let taken = self
+            .subject
+            .acquire(py, || Ok(self.core.try_acquire()?.then(|| Taken(Some(&self.core)))))?;
+        Ok(taken.map(Taken::keep).is_some())
     }
 
     /// Wait for one permit for `timeout` seconds, or without a limit for -1 or None.
@@ -100,7 +111,7 @@ impl Counter {
                 waited => Err(self.core.report(waited, wait)),
             })
         })?;
-        Ok(taken.map(|mut taken| taken.0 = None).is_ok())
+        Ok(taken.map(Taken::keep).is_ok())
     }
 
     /// Release one permit, whichever process acquired it, wake the first waiter in the queue, and

@@ -9,7 +9,8 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyString};
 
 use crate::args::{Name, Seconds, text};
-use crate::subject::{Kind, SharedClient, Subject};
+use crate::shared_client::SharedClient;
+use crate::subject::{Kind, Subject};
 
 /// The number of keys that insert_many() sends in one call of the core: one batch of the core.
 const BATCH: usize = 1000;

@@ -10,15 +10,17 @@
 //! | `context_exit` | the end of a `with` statement |
 //! | `dealloc` | the deallocation of an object that still holds something |
 //! | `log` | log messages |
-//! | `shutdown` | interpreter exit |
+//! | `shutdown`, `exit_hook`, `acquiring`, `weak_list` | interpreter exit |
 //! | `main_interpreter` | refuses sub-interpreters |
 //! | `call`, `signals` | calls of the core without the GIL; Ctrl-C |
 //! | `cancel` | the handle by which waits are cancelled |
+//! | `shared_client` | the client that objects share; all clients of the process |
 //! | `subject` | the lock or list that a call is about, as exceptions name it |
 //! | `error`, `args` | exceptions and arguments |
 
 use pyo3::prelude::*;
 
+mod acquiring;
 mod acquisition;
 mod args;
 mod bare;
@@ -30,6 +32,7 @@ mod counter;
 mod dealloc;
 mod distinct;
 mod error;
+mod exit_hook;
 mod held_lock;
 mod held_permits;
 mod holder;
@@ -41,9 +44,11 @@ mod owner;
 mod permit;
 mod renew;
 mod semaphore;
+mod shared_client;
 mod shutdown;
 mod signals;
 mod subject;
+mod weak_list;
 
 /// The native part of memlock. Import the package `memlock` instead.
 #[pymodule]
@@ -52,7 +57,7 @@ fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", memlock_core::VERSION)?;
     error::add_to(module)?;
     log::install(module.py())?;
-    shutdown::add_to(module)?;
+    exit_hook::add_to(module)?;
     module.add_class::<client::Client>()?;
     module.add_class::<mutex::Mutex>()?;
     module.add_class::<owner::Owner>()?;

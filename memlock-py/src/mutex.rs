@@ -17,7 +17,8 @@ use crate::dealloc::release_on_dealloc;
 use crate::held_lock::HeldLock;
 use crate::owner::Owner;
 use crate::renew::{Renew, loss_name};
-use crate::subject::{Kind, SharedClient, Subject, creation_error};
+use crate::shared_client::SharedClient;
+use crate::subject::{Kind, Subject, creation_error};
 
 /// A mutex by its name, held by at most one holder at a time, in all processes. Made by
 /// Client.mutex().

@@ -18,7 +18,8 @@ use crate::held_permits::{HeldPermits, release_all};
 use crate::holder::Holder;
 use crate::permit::Permit;
 use crate::renew::{Renew, loss_name};
-use crate::subject::{Kind, SharedClient, Subject, creation_error};
+use crate::shared_client::SharedClient;
+use crate::subject::{Kind, Subject, creation_error};
 
 /// A semaphore by its name: limits the number of permits that are held at the same time by all
 /// processes. Made by Client.semaphore().

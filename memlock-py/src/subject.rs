@@ -6,19 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::name::Key;
-use memlock_core::store::{Route, without_password};
+use memlock_core::store::without_password;
 use memlock_core::{Answer, Cancel, Error, Extension, Release, Report, Result, Wait, bare};
 use pyo3::prelude::*;
 
 use crate::args::Name;
 use crate::call;
 use crate::error::{Special, raise, raise_core, raise_special};
-
-/// A client as its objects share it.
-pub(crate) struct SharedClient {
-    pub(crate) core: memlock_core::Client,
-    pub(crate) url: String,
-}
+use crate::shared_client::{SharedClient, server};
 
 /// The kind of a subject.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,18 +32,6 @@ pub(crate) struct Subject {
     server: Box<str>,
     /// `None` for the default client, which is never closed.
     client: Option<Arc<SharedClient>>,
-}
-
-impl SharedClient {
-    /// The server of this key; for a client without servers, the name of its store.
-    fn server(&self, key: &Key) -> Box<str> {
-        server(&self.core, key)
-    }
-}
-
-fn server(core: &memlock_core::Client, key: &Key) -> Box<str> {
-    let place = core.server_of(Route::of(key));
-    core.nodes().into_iter().nth(place).map_or_else(Box::default, |node| node.name.into())
 }
 
 impl Subject {
@@ -86,6 +69,16 @@ impl Subject {
         body: impl FnOnce() -> Result<T> + Send,
     ) -> PyResult<T> {
         call::call(py, || Ok(body()))?.map_err(|error| self.failed(py, &error))
+    }
+
+    /// Like [`Subject::call`], for a call that may acquire something: see [`call::acquire`].
+    pub(crate) fn acquire<T: Send>(
+        &self,
+        py: Python<'_>,
+        body: impl FnOnce() -> Result<T> + Send,
+    ) -> PyResult<T> {
+        self.check_open(py)?;
+        call::acquire(py, || Ok(body()))?.map_err(|error| self.failed(py, &error))
     }
 
     /// Runs a wait of the core for at most `timeout`, or without a limit. Returns the report of the

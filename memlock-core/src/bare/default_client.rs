@@ -50,7 +50,7 @@ pub fn default_client() -> Result<&'static Client> {
 }
 
 /// The default client, if it was chosen or used.
-pub(super) fn existing_client() -> Option<&'static Client> {
+pub fn existing_client() -> Option<&'static Client> {
     DEFAULT.get()
 }
 

@@ -1,0 +1,248 @@
+"""A program that ends while daemon threads wait leaves nothing held, and ends at once."""
+
+from __future__ import annotations
+
+import sys
+
+import memlock
+import pytest
+from support import Child, Memcached, MemcachedText, eventually, run
+
+# The functions in `late` are called when memlock has begun to end: atexit goes backwards.
+PROGRAM = """
+import atexit, os, sys, threading, time
+late = []
+atexit.register(lambda: [call() for call in late])
+import memlock
+url, name, *more = sys.argv[1:]
+memlock.init(url)
+client = memlock.connect(url)
+def start(target, *args, **more):
+    thread = threading.Thread(target=target, args=args, kwargs=more, daemon=True)
+    thread.start()
+    return thread
+"""
+
+# None of these functions is written in Python: such a thread keeps no global variable alive.
+WAYS = {
+    "mutex": "start(client.mutex(name, 60).acquire)",
+    "mutex with a timeout": "start(client.mutex(name, 60).acquire, timeout=60)",
+    "renewed mutex": "start(client.mutex(name, 60, renew=True).acquire)",
+    "with mutex": "start(client.mutex(name, 60).__enter__)",
+    "mutex of another client": "start(memlock.connect(url).mutex(name, 60).acquire)",
+    "semaphore": "start(client.semaphore(name, 1, 60).acquire)",
+    "with semaphore": "start(client.semaphore(name, 1, 60).__enter__)",
+    "permit": "start(client.semaphore(name, 1, 60).permit)",
+    "semaphore of another client": "start(memlock.connect(url).semaphore(name, 1, 60).acquire)",
+    "bare mutex_lock": "start(memlock.mutex_lock, name, 60)",
+    "bare semaphore_acquire": "start(memlock.semaphore_acquire, name, 60)",
+}
+
+HOLDER = """
+way, threads, close = more
+held = [client.mutex(name, 60), client.semaphore(name, 1, 60)]
+for thing in held:
+    thing.acquire()
+for _ in range(int(threads)):
+    exec(way)
+sys.stdin.readline()
+if close:
+    threading.excepthook = lambda args: None
+    client.close()
+"""
+
+
+def nothing_is_left(server: Memcached, plain: MemcachedText, name: str) -> None:
+    client = memlock.connect(server.url)
+    assert client.mutex(name).owner() is None
+    assert client.semaphore(name, 1).holders() == []
+    assert plain.queue(name) == plain.permit_queue(name) == plain.queue(name, "") == []
+
+
+@pytest.mark.parametrize(
+    "how", [("1", ""), ("5", ""), ("1", "close")], ids=["one thread", "five threads", "closed"]
+)
+@pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
+def test_a_lock_that_is_released_by_the_exit_is_not_given_to_a_thread_that_never_runs_again(
+    server: Memcached, plain: MemcachedText, name: str, way: str, how: tuple[str, str]
+) -> None:
+    with Child(PROGRAM + HOLDER, server.url, name, way, *how) as child:
+        eventually(lambda: plain.queue(name) or plain.permit_queue(name))
+        child.says("end")
+        assert child.ends() == 0
+    nothing_is_left(server, plain, name)
+
+
+@pytest.mark.parametrize("priority", [None, 1], ids=["retrying", "parked"])
+def test_a_counters_permit_that_is_released_during_the_exit_stays_free(
+    server: Memcached, name: str, priority: int | None
+) -> None:
+    # The pause is what a waiter would need to take it.
+    program = """
+counter = client.counter(name)
+counter.set_up(0)
+start(client.counter(name).acquire, priority=eval(more[0]))
+time.sleep(0.2)
+late += [counter.release, lambda: time.sleep(0.2), lambda: print(counter.available)]
+"""
+    assert run(PROGRAM + program, server.url, name, repr(priority)) == ["1"]
+
+
+ONCE = {
+    "mutex": "client.mutex(name, 60).acquire()",
+    "mutex, not blocking": "client.mutex(name, 60).acquire(blocking=False)",
+    "semaphore, not blocking": "client.semaphore(name, 1, 60).acquire(blocking=False)",
+    "bare mutex_lock": "memlock.mutex_lock(name, 60)",
+    "bare mutex_lock_nonblock": "memlock.mutex_lock_nonblock(name, 60)",
+    "bare semaphore_acquire_nonblock": "memlock.semaphore_acquire_nonblock(name, 60)",
+    "counter": "client.counter(name).try_acquire()",
+}
+
+
+@pytest.mark.parametrize("way", ONCE.values(), ids=ONCE.keys())
+def test_a_thread_acquires_nothing_once_the_exit_has_begun_but_ends_if_it_is_waited_for(
+    server: Memcached, plain: MemcachedText, name: str, way: str
+) -> None:
+    program = """
+memlock.semaphore_set_up(name, 1, 60)
+client.counter(name).set_up(1)
+begun = threading.Event()
+def acquire():
+    begun.wait()
+    try:
+        print(eval(more[0]))
+    except memlock.Interrupted as error:
+        print("The interpreter is exiting" in str(error))
+thread = start(acquire)
+late += [begun.set, thread.join]
+"""
+    assert run(PROGRAM + program, server.url, name, way) == ["True"]
+    nothing_is_left(server, plain, name)
+    assert memlock.connect(server.url).counter(name).available == 1
+
+
+def test_the_thread_that_ends_the_program_can_use_locks_until_the_end(
+    server: Memcached, name: str
+) -> None:
+    program = """
+def use():
+    with client.mutex(name, timeout=10), client.semaphore(name, 1, timeout=10):
+        print(memlock.mutex_lock(name + "-bare", 30), memlock.mutex_unlock(name + "-bare"))
+held = client.mutex(name)
+held.acquire()
+start(client.mutex(name).acquire)
+late += [held.release, use]
+"""
+    assert run(PROGRAM + program, server.url, name) == ["True True"]
+
+
+def test_the_exit_waits_for_a_callback_whose_waits_end_and_which_keeps_what_it_gets(
+    server: Memcached, name: str
+) -> None:
+    program = """
+import logging
+logging.disable()  # of the warning that the lock is lost
+inside, go_on = threading.Event(), threading.Event()
+def lost(reason):
+    inside.set()
+    go_on.wait()
+    time.sleep(0.3)  # The exit has begun by then.
+    with client.mutex(name + "-free"):
+        print("got it")
+    try:
+        client.mutex(name).acquire()
+    except memlock.Interrupted:
+        print("interrupted")
+held = client.mutex(name)
+held.acquire()
+renewed = client.mutex(name + "-renewed", 1, renew=True, max_hold=0.01, on_lost=lost)
+renewed.acquire()
+inside.wait()
+atexit.register(go_on.set)
+"""
+    assert run(PROGRAM + program, server.url, name) == ["got it", "interrupted"]
+
+
+TIMED = """
+began = []
+atexit.register(lambda: began.append(time.monotonic()))
+late.append(lambda: print(time.monotonic() - began[0]))
+"""
+
+
+def test_ending_the_waits_takes_no_noticeable_time(
+    server: Memcached, plain: MemcachedText, name: str
+) -> None:
+    took = []
+    for _ in range(5):
+        with Child(PROGRAM + TIMED + HOLDER, server.url, name, WAYS["mutex"], "5", "") as child:
+            eventually(lambda: plain.queue(name))
+            child.says("end")
+            took.append(float(child.reads()))
+            assert child.ends() == 0
+    assert min(took) < 0.03, took
+
+
+def test_a_silent_server_delays_the_end_of_the_waits_by_a_tenth_of_a_second_at_most(
+    mortal_server: Memcached, name: str
+) -> None:
+    took = []
+    for _ in range(3):
+        with (
+            Child(
+                PROGRAM + TIMED + HOLDER, mortal_server.url, name, WAYS["mutex"], "5", ""
+            ) as child,
+            mortal_server.plain() as plain,
+        ):
+            eventually(lambda: plain.queue(name))
+            with mortal_server.paused():
+                child.says("end")
+                took.append(float(child.reads()))
+                assert child.ends() == 0
+        mortal_server.restart()
+    assert min(took) < 0.2, took
+
+
+def test_a_forked_child_that_ends_leaves_the_waits_of_its_parent_alone(
+    server: Memcached, plain: MemcachedText, name: str
+) -> None:
+    program = """
+held = client.mutex(name)
+held.acquire()
+waiter = client.mutex(name)
+thread = start(waiter.acquire)
+sys.stdin.readline()
+pid = os.fork()
+if pid == 0:
+    sys.exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), thread.is_alive())
+held.release()
+thread.join()
+print(waiter.is_held)
+"""
+    with Child(PROGRAM + program, server.url, name) as child:
+        eventually(lambda: plain.queue(name))
+        child.says("fork")
+        assert child.reads() == "7 True"
+        assert child.reads() == "True"
+        assert child.ends() == 0
+
+
+@pytest.mark.skipif(sys.version_info[:2] == (3, 12), reason="Python 3.12 refuses to fork then")
+def test_a_child_that_is_forked_during_the_exit_by_another_thread_can_acquire(
+    server: Memcached, name: str
+) -> None:
+    program = """
+begun = threading.Event()
+def fork():
+    begun.wait()
+    pid = os.fork()
+    if pid == 0:
+        with client.mutex(name):
+            os.write(1, b"got it\\n")
+        os._exit(0)
+    os.waitpid(pid, 0)
+thread = start(fork)
+late += [begun.set, thread.join]
+"""
+    assert run(PROGRAM + program, server.url, name) == ["got it"]
