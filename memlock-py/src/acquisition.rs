@@ -19,6 +19,7 @@ use memlock_core::{
     Error, ErrorKind, Extension, Guard, Loss, Release, Renewal, Result, Token, fork,
 };
 
+use crate::leftover::Holds;
 use crate::log;
 use crate::renew::Renew;
 
@@ -157,12 +158,30 @@ impl Acquisition {
         log::deferred(|| body(&mut self.guard.lock().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Takes out what is held, when the object is deallocated. Dropping the result sends requests:
-    /// to be done without the GIL.
-    pub(crate) fn take_all(&mut self) -> Option<impl Send> {
-        let guard = self.guard.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        let renewal = self.renewal.take();
-        (guard.is_some() || renewal.is_some()).then_some((guard, renewal))
+    /// Whether there may be something to release.
+    pub(crate) fn may_hold(&self) -> bool {
+        self.renewal.is_some() || self.guard.try_lock().is_ok_and(|guard| guard.is_some())
+    }
+
+    /// Releases on a best-effort basis, as dropping does. Sends requests: to be called without the
+    /// GIL. What another thread is just releasing or extending is left to that thread.
+    pub(crate) fn let_go(&self) {
+        if !self.is_of_this_process() {
+            return;
+        }
+        if let Some(renewal) = &self.renewal {
+            renewal.let_go();
+        }
+        let guard = self.guard.try_lock().ok().and_then(|mut guard| guard.take());
+        drop(guard);
+    }
+}
+
+impl Holds for Acquisition {
+    fn let_go(&self, thread: ThreadId) {
+        if self.thread == thread {
+            self.let_go();
+        }
     }
 }
 

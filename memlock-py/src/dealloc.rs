@@ -13,11 +13,11 @@ use pyo3::prelude::*;
 
 use crate::log;
 
-/// Drops what an object held, which may send requests to the server, with the GIL released.
-pub(crate) fn release_on_dealloc(held: impl Send) {
+/// Releases what an object held, which may send requests to the server, with the GIL released.
+pub(crate) fn release_on_dealloc(release: impl FnOnce() + Send) {
     Python::attach(|py| {
         let _pending = Pending::take(py);
-        log::unraisable(|| py.detach(|| drop(held)));
+        log::unraisable(|| py.detach(release));
     });
 }
 

@@ -6,16 +6,16 @@
 //! of the second. Therefore a thread whose acquisition was displaced is recorded, and its release()
 //! reports that the lock was lost.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
 use memlock_core::{Answer, fork};
 use pyo3::prelude::*;
 
 use crate::acquisition::Acquisition;
+use crate::leftover::{self, Holds};
 
 /// The acquisition of a mutex object.
-#[derive(Default)]
 pub(crate) struct HeldLock(Mutex<State>);
 
 #[derive(Default)]
@@ -29,6 +29,12 @@ struct State {
 }
 
 impl HeldLock {
+    pub(crate) fn new(py: Python<'_>) -> Arc<HeldLock> {
+        let held_lock = Arc::new(HeldLock(Mutex::default()));
+        leftover::add(py, &held_lock);
+        held_lock
+    }
+
     /// Stores a new acquisition. Returns the displaced one, which must be dropped without the GIL.
     pub(crate) fn replace(
         &self,
@@ -93,18 +99,32 @@ impl HeldLock {
     }
 
     /// Takes the acquisition out, when the object is deallocated.
-    pub(crate) fn take_all(&mut self) -> Option<Arc<Acquisition>> {
-        self.0.get_mut().unwrap_or_else(PoisonError::into_inner).held.take()
+    pub(crate) fn take_all(&self) -> Option<Arc<Acquisition>> {
+        self.locked().held.take()
     }
 
     fn with<T>(&self, _attached: Python<'_>, body: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.locked();
         let process = fork::generation();
         if state.process != process {
             // The parent's state: dropping it in this process affects only memory.
             *state = State { process, ..State::default() };
         }
         body(&mut state)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Holds for HeldLock {
+    fn let_go(&self, thread: ThreadId) {
+        // Locked in a child that was forked by a thread without the GIL: there nothing is held.
+        let held = self.0.try_lock().ok().and_then(|state| state.held.clone());
+        if let Some(held) = held.filter(|held| held.thread == thread) {
+            held.let_go();
+        }
     }
 }
 

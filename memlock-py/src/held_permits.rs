@@ -5,16 +5,16 @@
 //! thread may release the permits of another, but no thread does so by mistake while it has an
 //! acquisition of its own.
 
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 use memlock_core::{Loss, Release, Result, fork};
 use pyo3::prelude::*;
 
 use crate::acquisition::Acquisition;
+use crate::leftover::{self, Holds};
 
 /// The acquisitions of a semaphore object. See `acquisition` for the rules of its lock.
-#[derive(Default)]
 pub(crate) struct HeldPermits(Mutex<State>);
 
 #[derive(Default)]
@@ -34,6 +34,12 @@ pub(crate) struct Entry {
 }
 
 impl HeldPermits {
+    pub(crate) fn new(py: Python<'_>) -> Arc<HeldPermits> {
+        let held_permits = Arc::new(HeldPermits(Mutex::default()));
+        leftover::add(py, &held_permits);
+        held_permits
+    }
+
     pub(crate) fn push(&self, py: Python<'_>, held: Acquisition) {
         self.with(py, |state| {
             state.count += 1;
@@ -82,18 +88,32 @@ impl HeldPermits {
     }
 
     /// Takes all acquisitions out, when the object is deallocated. To be dropped without the GIL.
-    pub(crate) fn take_all(&mut self) -> Vec<Entry> {
-        std::mem::take(&mut self.0.get_mut().unwrap_or_else(PoisonError::into_inner).entries)
+    pub(crate) fn take_all(&self) -> Vec<Entry> {
+        std::mem::take(&mut self.locked().entries)
     }
 
     fn with<T>(&self, _attached: Python<'_>, body: impl FnOnce(&mut State) -> T) -> T {
-        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.locked();
         let process = fork::generation();
         if state.process != process {
             // The parent's state: dropping it in this process affects only memory.
             *state = State { process, ..State::default() };
         }
         body(&mut state)
+    }
+
+    fn locked(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Holds for HeldPermits {
+    fn let_go(&self, thread: ThreadId) {
+        // Locked in a child that was forked by a thread without the GIL: there nothing is held.
+        let Ok(state) = self.0.try_lock() else { return };
+        let all: Vec<_> = state.entries.iter().map(|entry| Arc::clone(&entry.held)).collect();
+        drop(state);
+        all.iter().filter(|held| held.thread == thread).for_each(|held| held.let_go());
     }
 }
 

@@ -10,7 +10,7 @@
 //! | `context_exit` | the end of a `with` statement |
 //! | `dealloc` | the deallocation of an object that still holds something |
 //! | `log` | log messages |
-//! | `shutdown`, `exit_hook`, `acquiring`, `weak_list` | interpreter exit |
+//! | `shutdown`, `exit_hook`, `acquiring`, `leftover`, `weak_list` | interpreter exit |
 //! | `main_interpreter` | refuses sub-interpreters |
 //! | `call`, `signals` | calls of the core without the GIL; Ctrl-C |
 //! | `cancel` | the handle by which waits are cancelled |
@@ -36,6 +36,7 @@ mod exit_hook;
 mod held_lock;
 mod held_permits;
 mod holder;
+mod leftover;
 mod log;
 mod main_interpreter;
 mod mask;
@@ -58,6 +59,7 @@ fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::add_to(module)?;
     log::install(module.py())?;
     exit_hook::add_to(module)?;
+    leftover::install();
     module.add_class::<client::Client>()?;
     module.add_class::<mutex::Mutex>()?;
     module.add_class::<owner::Owner>()?;

@@ -46,7 +46,7 @@ pub(crate) struct Mutex {
     lease: Duration,
     timeout: Option<Duration>,
     renew: Option<Renew>,
-    held_lock: HeldLock,
+    held_lock: Arc<HeldLock>,
 }
 
 impl Mutex {
@@ -66,7 +66,7 @@ impl Mutex {
             lease: lease.0,
             timeout: timeout.map(|timeout| timeout.0),
             renew,
-            held_lock: HeldLock::default(),
+            held_lock: HeldLock::new(py),
         })
     }
 
@@ -322,7 +322,7 @@ impl Mutex {
 impl Drop for Mutex {
     fn drop(&mut self) {
         if let Some(held) = self.held_lock.take_all() {
-            release_on_dealloc(held);
+            release_on_dealloc(|| drop(held));
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `memlock.Permit`: one acquisition of a semaphore.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::Answer;
@@ -11,6 +12,7 @@ use crate::args::Seconds;
 use crate::call::wait_lost;
 use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
+use crate::leftover;
 use crate::renew::{Callbacks, loss_name};
 use crate::subject::Subject;
 
@@ -23,7 +25,7 @@ use crate::subject::Subject;
 /// parent holds.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Permit {
-    held: Acquisition,
+    held: Arc<Acquisition>,
     permits: u32,
     /// The semaphore.
     subject: Subject,
@@ -34,11 +36,14 @@ pub(crate) struct Permit {
 
 impl Permit {
     pub(crate) fn new(
+        py: Python<'_>,
         (held, permits): (Acquisition, u32),
         subject: Subject,
         lease: Duration,
         callbacks: Option<Callbacks>,
     ) -> Permit {
+        let held = Arc::new(held);
+        leftover::add(py, &held);
         Permit { held, permits, subject, lease, callbacks }
     }
 }
@@ -115,7 +120,7 @@ impl Permit {
         py: Python<'_>,
         timeout: Option<Seconds>,
     ) -> PyResult<Option<&'static str>> {
-        wait_lost(py, &self.held, timeout.map(|timeout| timeout.0))
+        wait_lost(py, &*self.held, timeout.map(|timeout| timeout.0))
     }
 
     /// The number of permits that were acquired.
@@ -170,8 +175,8 @@ impl Permit {
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        if let Some(permit) = self.held.take_all() {
-            release_on_dealloc(permit);
+        if self.held.may_hold() {
+            release_on_dealloc(|| self.held.let_go());
         }
     }
 }

@@ -53,7 +53,7 @@ pub(crate) struct Semaphore {
     lease: Duration,
     timeout: Option<Duration>,
     renew: Option<Renew>,
-    held_permits: HeldPermits,
+    held_permits: Arc<HeldPermits>,
 }
 
 impl Semaphore {
@@ -84,7 +84,7 @@ impl Semaphore {
             lease: lease.0,
             timeout: timeout.map(|timeout| timeout.0),
             renew,
-            held_permits: HeldPermits::default(),
+            held_permits: HeldPermits::new(py),
         })
     }
 
@@ -234,7 +234,8 @@ impl Semaphore {
         let held = self.take(py, timeout, request, cancel)?;
         let held = held.map_err(|report| self.subject.timed_out(py, &report))?;
         let callbacks = self.renew.as_ref().map(|renew| renew.callbacks(py));
-        Ok(Permit::new((held, request.permits), self.subject.clone(), self.lease, callbacks))
+        let held = (held, request.permits);
+        Ok(Permit::new(py, held, self.subject.clone(), self.lease, callbacks))
     }
 
     /// Give the acquisition a new lease, counted from now; by default as long as the first. One or
@@ -420,7 +421,7 @@ impl Drop for Semaphore {
     fn drop(&mut self) {
         let held = self.held_permits.take_all();
         if !held.is_empty() {
-            release_on_dealloc(held);
+            release_on_dealloc(|| drop(held));
         }
     }
 }

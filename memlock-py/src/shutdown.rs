@@ -67,6 +67,12 @@ pub(crate) fn begin() {
     EXITING.store(this_process(), Ordering::SeqCst);
 }
 
+/// The interpreter has ended: its last thread may not take the GIL any more, either.
+pub(crate) fn end() {
+    IS_EXITING_THREAD.set(false);
+    EXITING.store(this_process(), Ordering::SeqCst);
+}
+
 /// Whether the exit has to wait for a callback or a log handler.
 pub(crate) fn any_awaited() -> bool {
     ACTIVE.any()

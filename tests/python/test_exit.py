@@ -246,3 +246,38 @@ thread = start(fork)
 late += [begun.set, thread.join]
 """
     assert run(PROGRAM + program, server.url, name) == ["got it"]
+
+
+def test_what_the_main_thread_holds_is_released_though_daemon_threads_refer_to_it(
+    server: Memcached, plain: MemcachedText, name: str
+) -> None:
+    program = """
+held = [client.mutex(name, 60), client.semaphore(name, 1, 60)]
+held += [client.mutex(name + "-renewed", 60, renew=True)]
+for thing in held:
+    thing.acquire()
+permits = client.semaphore(name + "-permit", 1, 60)
+permit = permits.permit()
+waiting = threading.Event()
+def refer():
+    waiting.set()
+    held[0].wait_lost()
+def sleep():
+    own = client.mutex(name + "-daemon", 60)
+    own.acquire()
+    ready.set()
+    time.sleep(60)
+ready = threading.Event()
+start(refer)
+start(sleep)
+waiting.wait()
+ready.wait()
+print(all(thing.check() for thing in [*held, permit]))
+"""
+    assert run(PROGRAM + program, server.url, name) == ["True"]
+    nothing_is_left(server, plain, name)
+    client = memlock.connect(server.url)
+    assert client.mutex(f"{name}-renewed").owner() is None
+    assert client.semaphore(f"{name}-permit", 1).holders() == []
+    # It was stopped in the middle of what it did under its lock.
+    assert client.mutex(f"{name}-daemon").owner() is not None

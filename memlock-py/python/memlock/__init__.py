@@ -19,8 +19,8 @@ thread; Python runs signal handlers in no other thread. Another thread ends wait
 Client.cancel_waits(), Client.close(), or a CancelHandle that was passed to the wait as `cancel`.
 
 Exit: when the interpreter exits, waits of other threads end, and these threads acquire nothing any
-more. Daemon threads usually end in silence; if one still runs, its call raises Interrupted.
-Sub-interpreters cannot import this module.
+more. Daemon threads usually end in silence; if one still runs, its call raises Interrupted. What
+the main thread holds is released. Sub-interpreters cannot import this module.
 
 Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It opens
 its own connections, and it neither holds nor releases what its parent holds.
