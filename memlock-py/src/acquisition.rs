@@ -170,7 +170,7 @@ impl Acquisition {
             return;
         }
         if let Some(renewal) = &self.renewal {
-            renewal.let_go();
+            let _ = renewal.let_go();
         }
         let guard = self.guard.try_lock().ok().and_then(|mut guard| guard.take());
         drop(guard);
