@@ -5,7 +5,7 @@ use std::ffi::OsString;
 
 use memlock_core::Client;
 use memlock_core::name::Key;
-use memlock_core::store::{Node, Route, Scope};
+use memlock_core::store::{Node, Route, Scope, without_password};
 
 use crate::exit::{CliError, Status};
 use crate::text::quoted;
@@ -37,10 +37,16 @@ impl Url {
         }
         match given.into_string() {
             Ok(text) => Ok(Url { text, is_default: false }),
-            Err(given) => Err(unusable(format!(
-                "is not UTF-8: {}. Write other bytes than those of UTF-8 as %XX.",
-                quoted(given.as_encoded_bytes())
-            ))),
+            Err(given) => {
+                let text = given.to_string_lossy();
+                let shown = without_password(&text);
+                // The bytes themselves tell more, unless they are those of a password.
+                let shown = if shown == text { given.as_encoded_bytes() } else { shown.as_bytes() };
+                Err(unusable(format!(
+                    "is not UTF-8: {}. Write other bytes than those of UTF-8 as %XX.",
+                    quoted(shown)
+                )))
+            }
         }
     }
 }
@@ -54,7 +60,7 @@ pub(crate) fn connect(url: &Url) -> Result<Client, CliError> {
             format!(
                 "The URL {} names no server: its locks live in the memory of one process, and another command \
                  would not see them. Use memcached://host:port, with the same server on every host.",
-                quoted(url.text.as_bytes())
+                quoted(without_password(&url.text).as_bytes())
             ),
         ));
     }

@@ -49,7 +49,8 @@ impl Client {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let mut url = Url::parse(url)?;
         let store = schemes::open(&mut url, &clock)?;
-        let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())?;
+        let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())
+            .map_err(|error| url.refused("prefix", error))?;
         let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;
         let (notify, alias) = (url.take("notify"), url.take("bell"));
         if notify.is_some() && alias.is_some() {
@@ -58,7 +59,9 @@ impl Client {
             ));
         }
         let notify = notify.or(alias);
-        let notify = notify.map_or(Ok(NotifySetting::Near), |text| NotifySetting::parse(&text))?;
+        let notify = notify
+            .map_or(Ok(NotifySetting::Near), |text| NotifySetting::parse(&text))
+            .map_err(|error| url.refused("notify", error))?;
         url.finish()?;
         Ok(Client {
             context: Context::new(store, clock, keys, outage, Arc::new(UdpNotifier::new(notify))),

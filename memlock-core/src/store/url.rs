@@ -15,26 +15,25 @@ pub(crate) struct Url {
     pub(crate) location: String,
     params: Vec<(String, String)>,
     known: Vec<&'static str>,
+    /// The URL without its password and its parameters, if it may contain a password: any part of it may then be a part of
+    /// the password.
+    redacted: Option<String>,
 }
 
 #[allow(dead_code, reason = "each store takes the kinds of parameters that it has")]
 impl Url {
     pub(crate) fn parse(text: &str) -> Result<Url> {
-        let split = text.split_once(':').filter(|(scheme, _)| {
-            let mut letters = scheme.bytes();
-            letters.next().is_some_and(|first| first.is_ascii_alphabetic())
-                && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
-        });
+        let split = text.split_once(':').filter(|(scheme, _)| is_scheme(scheme));
         let Some((scheme, rest)) = split else {
             return Err(Error::config(format!(
                 "The URL {:?} has no scheme: write for example memcached://host:port.",
-                without_password(text)
+                without_secrets(text)
             )));
         };
         if text.contains('#') || text.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(Error::config(format!(
                 "The URL {:?} contains '#', white space or control characters: write them as %XX.",
-                without_password(text)
+                without_secrets(text)
             )));
         }
         let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -43,21 +42,28 @@ impl Url {
             location: location.to_owned(),
             params: Vec::new(),
             known: Vec::new(),
+            redacted: (without_password(text) != text).then(|| without_secrets(text)),
         };
-        for param in query.split('&').filter(|param| !param.is_empty()) {
+        for (place, param) in query.split('&').filter(|param| !param.is_empty()).enumerate() {
             let (name, value) = param.split_once('=').ok_or_else(|| {
+                // Its text is not shown: it may be a password.
                 Error::config(format!(
-                    "The URL's parameter {param:?} has no value: write {param}=…"
+                    "Parameter {} of the URL has no '=': write name=value, and '?' in other places as %3F.",
+                    place + 1
                 ))
             })?;
             if url.params.iter().any(|(known, _)| known == name) {
-                return Err(Error::config(format!("The URL's parameter {name:?} is given twice.")));
+                return Err(Error::config(format!(
+                    "{} is given twice.",
+                    url.parameter(name, None)
+                )));
             }
             let value = percent_decode(value)
                 .and_then(|bytes| String::from_utf8(bytes).ok())
                 .ok_or_else(|| {
                     Error::config(format!(
-                        "The URL's parameter {name}={value:?} has a broken %XX code."
+                        "{} has a broken %XX code: write '%' as %25.",
+                        url.parameter(name, None)
                     ))
                 })?;
             url.params.push((name.to_owned(), value));
@@ -69,16 +75,54 @@ impl Url {
     pub(crate) fn authority(&self) -> Result<&str> {
         let Url { scheme, location, .. } = self;
         let authority = location.strip_prefix("//").ok_or_else(|| {
-            Error::config(format!("The URL {scheme}:{location:?} has no //: write {scheme}://…"))
+            Error::config(format!("{} has no //: write {scheme}://…", self.shown()))
         })?;
         let authority = authority.strip_suffix('/').unwrap_or(authority);
         if authority.contains('/') || authority.contains('@') {
             return Err(Error::config(format!(
-                "The URL {:?} has a path or a user, which {scheme}:// does not know.",
-                without_password(&format!("{scheme}:{location}"))
+                "{} has a path or a user, which {scheme}:// does not know.",
+                self.shown()
             )));
         }
         Ok(authority)
+    }
+
+    /// The URL as the subject of a sentence, without its password and its parameters.
+    pub(crate) fn shown(&self) -> String {
+        match &self.redacted {
+            Some(redacted) => format!("The URL {redacted:?}"),
+            None => format!("The URL {:?}", format!("{}:{}", self.scheme, self.location)),
+        }
+    }
+
+    /// A part of the URL as the subject of a sentence: the part itself, unless it may be a part of
+    /// the password.
+    pub(crate) fn part(&self, what: &str, text: &str) -> String {
+        match &self.redacted {
+            Some(redacted) => format!("{what} in the URL {redacted:?}"),
+            None => format!("{what} {text:?} in the URL"),
+        }
+    }
+
+    /// A parameter as the subject of a sentence. The value is that of a parameter that memlock
+    /// knows; those of others may be passwords.
+    pub(crate) fn parameter(&self, name: &str, value: Option<&str>) -> String {
+        match (&self.redacted, value) {
+            (None, Some(value)) => format!("The URL's parameter {name}={value:?}"),
+            (None, None) => format!("The URL's parameter {name:?}"),
+            (Some(_), Some(_)) => {
+                format!("The URL's parameter {name} (its value may be part of a password)")
+            }
+            (Some(redacted), None) => format!("A parameter of the URL {redacted:?}"),
+        }
+    }
+
+    /// The error of a parameter's value, which its sentence may show.
+    pub(crate) fn refused(&self, name: &'static str, error: Error) -> Error {
+        match self.redacted {
+            None => error,
+            Some(_) => Error::config(format!("{} is not usable.", self.parameter(name, Some("")))),
+        }
     }
 
     /// A parameter that remains for another part to take.
@@ -112,7 +156,8 @@ impl Url {
                 Ok(Duration::from_secs_f64(seconds))
             }
             _ => Err(Error::config(format!(
-                "The URL's parameter {name}={text:?} is not a duration from 1ms to 3600s: write for example 250ms or 2s."
+                "{} is not a duration from 1ms to 3600s: write for example 250ms or 2s.",
+                self.parameter(name, Some(&text))
             ))),
         }
     }
@@ -122,7 +167,8 @@ impl Url {
         let Some(text) = self.take(name) else { return Ok(default) };
         text.parse().map_err(|_| {
             Error::config(format!(
-                "The URL's parameter {name}={text:?} is not a whole number from 0 up."
+                "{} is not a whole number from 0 up.",
+                self.parameter(name, Some(&text))
             ))
         })
     }
@@ -131,22 +177,43 @@ impl Url {
     pub(crate) fn finish(self) -> Result<()> {
         let Some((unknown, _)) = self.params.first() else { return Ok(()) };
         Err(Error::config(format!(
-            "The URL's parameter {unknown:?} is not known. Those of {}:// are {}.",
+            "{} is not known. Those of {}:// are {}.",
+            self.parameter(unknown, None),
             self.scheme,
             self.known.join(", ")
         )))
     }
 }
 
-/// A URL for humans: with `***` in place of a password.
+/// As [`without_password`], and without the parameters, whose values may be secret as well.
+fn without_secrets(text: &str) -> String {
+    let mut shown = without_password(text);
+    shown.truncate(shown.find('?').unwrap_or(shown.len()));
+    shown
+}
+
+fn is_scheme(text: &str) -> bool {
+    let mut letters = text.bytes();
+    letters.next().is_some_and(|first| first.is_ascii_alphabetic())
+        && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
+}
+
+/// A URL for humans: with `***` in place of a password. A password is the text from the first ':'
+/// behind the scheme to the last '@' (or `%40`) of the whole text: a password that is not encoded may
+/// contain every other character.
 pub fn without_password(text: &str) -> String {
-    let authority = text.find("//").map_or(0, |place| place + 2);
-    let end = text[authority..].find(['/', '?', '#']).map_or(text.len(), |place| authority + place);
-    let Some(at) = text[authority..end].rfind('@') else { return text.to_owned() };
-    match text[authority..authority + at].find(':') {
-        Some(colon) => {
-            format!("{}:***{}", &text[..authority + colon], &text[authority + at..])
-        }
+    // ASCII only, so that the places in both texts are the same.
+    let folded = text.to_ascii_lowercase();
+    let Some(at) = folded.rfind('@').max(folded.rfind("%40")) else { return text.to_owned() };
+    let start = match text.split_once(':') {
+        Some((scheme, rest)) if rest.starts_with("//") => scheme.len() + 3,
+        Some((scheme, rest)) if rest.starts_with('/') || is_scheme(scheme) => scheme.len() + 1,
+        _ => 0,
+    };
+    let Some(user) = folded.get(start..at) else { return text.to_owned() };
+    let colons = [user.find(':').map(|place| place + 1), user.find("%3a").map(|place| place + 3)];
+    match colons.into_iter().flatten().min() {
+        Some(password) => format!("{}***{}", &text[..start + password], &text[at..]),
         None => text.to_owned(),
     }
 }
@@ -204,10 +271,31 @@ mod tests {
             ("redis://u:pa:ss@h:1/0?x=1", "redis://u:***@h:1/0?x=1"),
             ("redis://:p@ss@h", "redis://:***@h"),
             ("redis://u@h", "redis://u@h"),
+            ("redis://u:p%40ss@h", "redis://u:***@h"),
+            ("redis://u:secret%40h", "redis://u:***%40h"),
+            ("redis://u%3Asecret@h", "redis://u%3A***@h"),
+            ("redis://u:se/cr?e#t@h", "redis://u:***@h"),
+            ("redis:u:secret@h", "redis:u:***@h"),
+            ("redis:/u:secret@h", "redis:/u:***@h"),
+            ("redis:///u:secret@h", "redis:///u:***@h"),
+            ("//u:secret@h", "//u:***@h"),
+            ("10.0.0.7:secret@h", "10.0.0.7:***@h"),
             ("sqlite:///a@b:c", "sqlite:///a@b:c"),
             ("memcached://h:1", "memcached://h:1"),
+            ("memcached://[::1]:1?prefix=a", "memcached://[::1]:1?prefix=a"),
         ] {
             assert_eq!(without_password(text), shown);
+        }
+        for (text, secret) in [
+            ("memcached://h?password=secret%zz", "secret"),
+            ("memcached://h?secret", "secret"),
+            ("memcached://h?password=secret#", "secret"),
+            ("memcached://u:se?pool=cret@h", "cret"),
+            ("memcached://u:se?prefix=%25cret@h", "cret"),
+            ("memcached://u:se?notify=cret@h", "cret"),
+        ] {
+            let error = crate::Client::connect(text).unwrap_err().to_string();
+            assert!(!error.contains(secret), "{error}");
         }
         let error = Url::parse("memcached://u:secret@h").unwrap().authority().unwrap_err();
         assert!(!error.to_string().contains("secret"), "{error}");
@@ -216,6 +304,30 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn no_error_shows_a_password(
+            start in prop::sample::select(vec![
+                "memcached://", "memcached:/", "memcached:", "memcached:///", "sqlite://", "redis://", "//",
+            ]),
+            // No word of any sentence.
+            first in "[XYZ]{3,8}",
+            mark in prop::sample::select(vec![
+                "/", "#", "?", "?pool=", "?prefix=%25", "?notify=", "?network=", "?outage=", "?x=%z", "?a&", "@", ":",
+                ",", " ", "%40", "%zz", "",
+            ]),
+            last in "[XYZ]{3,8}",
+            at in prop::sample::select(vec!["@", "%40"]),
+            end in prop::sample::select(vec!["host", "host/x.db", "host:1?prefix=a", "h,i", "h:0"]),
+        ) {
+            let url = format!("{start}user:{first}{mark}{last}{at}{end}");
+            let shown = without_password(&url);
+            prop_assert!(!shown.contains(&first) && !shown.contains(&last), "{url}: {shown}");
+            if let Err(error) = crate::Client::connect(&url) {
+                let said = error.to_string();
+                prop_assert!(!said.contains(&first) && !said.contains(&last), "{url}: {said}");
+            }
+        }
+
         #[test]
         fn any_text_can_be_parsed(text in "\\PC{0,60}", tail in "[ -~]{0,60}") {
             let _ = Url::parse(&text).map(|url| url.authority().map(str::len));

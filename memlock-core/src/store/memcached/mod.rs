@@ -73,15 +73,17 @@ impl Memcached {
             io_timeout: url.take_duration("io_timeout", Duration::from_secs(1))?,
             pool: url.take_count("pool", 16)?,
         };
-        let stamp = Keyspace::new(url.get("prefix").unwrap_or_default())?.internal("stamp");
+        let stamp = Keyspace::new(url.get("prefix").unwrap_or_default())
+            .map_err(|error| url.refused("prefix", error))?
+            .internal("stamp");
         let mut servers: Vec<Server> = Vec::new();
         for host in url.authority()?.split(',') {
-            let (host, port) = split_host(host)?;
+            let (host, port) = split_host(url, host)?;
             let server = Server::new(host, port, settings, stamp.clone(), Arc::clone(clock));
             if servers.iter().any(|known| known.name() == server.name()) {
                 return Err(Error::config(format!(
-                    "The URL names the server {} twice.",
-                    server.name()
+                    "{} is named twice.",
+                    url.part("The server", server.name())
                 )));
             }
             servers.push(server);
@@ -170,10 +172,11 @@ fn weight(server: &str, route: Route) -> u64 {
     mix(fnv1a(server.as_bytes()) ^ route.hash())
 }
 
-fn split_host(text: &str) -> Result<(String, u16)> {
+fn split_host(url: &Url, text: &str) -> Result<(String, u16)> {
     let bad = |why: &str| {
         Err(Error::config(format!(
-            "The server {text:?} in the URL {why}: write host, host:port or [ipv6]:port, and commas between servers."
+            "{} {why}: write host, host:port or [ipv6]:port, and commas between servers.",
+            url.part("The server", text)
         )))
     };
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {

@@ -80,14 +80,20 @@ pub(crate) struct Sqlite {
 impl Sqlite {
     /// Parses the URL. Nothing is opened until the first operation.
     pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
-        let path = path_of(&url.location)?;
+        let path = path_of(&url.location).map_err(|why| {
+            Error::config(format!(
+                "{} {why}: write sqlite:///absolute/path.db or sqlite:relative/path.db.",
+                url.shown()
+            ))
+        })?;
         let trusts_networks = match url.take("network").as_deref() {
             None => false,
             Some("trust") => true,
             Some(other) => {
                 return Err(Error::config(format!(
-                    "The URL's parameter network={other:?} is not known: write network=trust for a file system \
-                     of a network whose locks and memory maps work as on a local disk, or leave it out."
+                    "{} is not known: write network=trust for a file system of a network whose locks and \
+                     memory maps work as on a local disk, or leave it out.",
+                    url.parameter("network", Some(other))
                 )));
             }
         };
@@ -214,12 +220,9 @@ impl Store for Sqlite {
     }
 }
 
-fn path_of(location: &str) -> Result<PathBuf> {
-    let bad = |why: &str| {
-        Err(Error::config(format!(
-            "The URL sqlite:{location} {why}: write sqlite:///absolute/path.db or sqlite:relative/path.db."
-        )))
-    };
+/// The path, or what is wrong with the URL.
+fn path_of(location: &str) -> std::result::Result<PathBuf, String> {
+    let bad = |why: &str| Err(why.to_owned());
     let text = match location.strip_prefix("//") {
         Some(path) if path.starts_with('/') => path,
         Some(_) => return bad("names a host"),
@@ -227,14 +230,13 @@ fn path_of(location: &str) -> Result<PathBuf> {
     };
     let Some(bytes) = percent_decode(text) else { return bad("has a broken %XX code") };
     if bytes == b":memory:" {
-        let text = "The URL sqlite::memory: names no file: write memory://NAME for locks in this process's memory.";
-        return Err(Error::config(text));
+        return bad("names no file (memory://NAME is for locks in this process's memory)");
     }
     if bytes.is_empty() || bytes.contains(&0) || bytes.ends_with(b"/") {
         return bad("names no file");
     }
     let path = OsString::from_vec(bytes);
     std::path::absolute(&path).map_err(|error| {
-        Error::config(format!("The path {path:?} of the URL cannot be made absolute: {error}."))
+        format!("is relative to the current directory, which cannot be found ({error})")
     })
 }
