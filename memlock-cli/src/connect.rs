@@ -67,6 +67,14 @@ pub(crate) fn connect(url: &Url) -> Result<Client, CliError> {
     Ok(client)
 }
 
+/// What is missing where nothing has been stored yet, as a sentence: commands that look at what is
+/// there create nothing.
+pub(crate) fn missing(client: &Client) -> Option<String> {
+    let missing: Option<Vec<String>> =
+        (0..client.nodes().len()).map(|node| client.missing(node)).collect();
+    missing?.into_iter().next()
+}
+
 /// The server on which the item of this key is.
 pub(crate) fn server_of(client: &Client, key: &Key) -> Option<Node> {
     let place = client.server_of(Route::of(key));

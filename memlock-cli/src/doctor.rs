@@ -48,7 +48,8 @@ pub(crate) fn doctor(url: &Url, args: &Doctor) -> Result<Status, CliError> {
         if args.json {
             reports.push(report(server, &findings));
         } else {
-            tell(&mut out, place, server, &findings)?;
+            let is_missing = client.missing(place).is_some();
+            tell(&mut out, place, server, &findings, is_missing)?;
         }
     }
     if args.json {
@@ -77,6 +78,16 @@ fn examine(
             findings.push(Finding::new(what, Verdict::Note, said));
         }
     }
+    if client.missing(place).is_some() {
+        let untried = "were not tried";
+        findings.push(Finding::new(
+            "round trip",
+            Verdict::Note,
+            "was not tried, since nothing is there yet",
+        ));
+        findings.push(Finding::new("wake-ups", Verdict::Note, untried));
+        return Ok(findings);
+    }
     findings.push(probe::round_trips(admin.as_mut(), server.timeout)?);
     if findings.iter().any(|finding| finding.is_fatal) {
         findings.push(Finding::new(
@@ -90,7 +101,13 @@ fn examine(
     Ok(findings)
 }
 
-fn tell(out: &mut Out, place: usize, server: &Node, findings: &[Finding]) -> std::io::Result<()> {
+fn tell(
+    out: &mut Out,
+    place: usize,
+    server: &Node,
+    findings: &[Finding],
+    is_missing: bool,
+) -> std::io::Result<()> {
     if place > 0 {
         out.line("")?;
     }
@@ -117,6 +134,9 @@ fn tell(out: &mut Out, place: usize, server: &Node, findings: &[Finding]) -> std
         findings.iter().flat_map(|finding| &finding.flags).map(String::as_str).collect();
     let worst = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Good);
     let verdict = match worst {
+        Verdict::Good | Verdict::Note if is_missing => {
+            "Nothing is there yet; what could be examined is fit for locks.".to_owned()
+        }
         Verdict::Good | Verdict::Note => "It is fit for locks.".to_owned(),
         _ if flags.is_empty() => "It should be mended.".to_owned(),
         _ => format!("Start it with, in addition to what it has: {}", flags.join(" ")),

@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use memlock_core::{DistinctList, Insertion, SetUp};
 
 use crate::args::{Action, List};
-use crate::connect::{Url, connect};
+use crate::connect::{self, Url, connect};
 use crate::exit::{CliError, Status};
 use crate::out::Out;
 use crate::text::shown;
@@ -17,8 +17,13 @@ use input::Input;
 use progress::Progress;
 
 pub(crate) fn list(url: &Url, args: &List) -> Result<Status, CliError> {
-    let mut list = connect(url)?.distinct_list(args.session.as_bytes())?;
+    let client = connect(url)?;
+    let mut list = client.distinct_list(args.session.as_bytes())?;
     let mut out = Out::new();
+    let only_looks = matches!(args.action, None | Some(Action::Ids | Action::TearDown));
+    if only_looks && connect::missing(&client).is_some() {
+        return Err(missing(args));
+    }
     match args.action {
         Some(Action::SetUp) => {
             let said = match list.set_up(args.lasts)? {

@@ -12,7 +12,7 @@ use crate::args::Ls;
 use crate::connect::{Url, connect};
 use crate::duration::{brief_size, date};
 use crate::exit::{CliError, Status};
-use crate::out::{Out, Style};
+use crate::out::{Out, Style, complain};
 use crate::show::{complained, json_of_lock, json_of_permits, remaining};
 use crate::text::shown;
 
@@ -66,6 +66,10 @@ fn entries_on(
     place: usize,
     errors: &mut Vec<CliError>,
 ) -> Result<Vec<Entry>, CliError> {
+    if let Some(missing) = client.missing(place) {
+        complain(&missing);
+        return Ok(Vec::new());
+    }
     let mut admin = client.admin(place)?;
     let server = client.nodes().swap_remove(place).name;
     let keys = admin.keys(&|key| client.keys().read(key).is_some())?;

@@ -8,7 +8,7 @@ use memlock_core::Client;
 use memlock_core::lease::MIN_LEASE;
 
 use crate::args::Release;
-use crate::connect::{Url, connect};
+use crate::connect::{Url, connect, missing};
 use crate::exit::{CliError, Status};
 use crate::out::complain;
 use crate::show::{holder_of, process};
@@ -28,6 +28,10 @@ pub(crate) fn release(url: &Url, args: &Release) -> Result<Status, CliError> {
 fn lock(client: &Client, args: &Release) -> Result<Status, CliError> {
     let name = shown(args.name.as_bytes());
     let mutex = client.mutex(args.name.as_bytes(), MIN_LEASE)?;
+    if let Some(missing) = missing(client) {
+        complain(&format!("Nobody holds {name}. {missing}"));
+        return Ok(Status::NO);
+    }
     let Some(owner) = mutex.owner()? else {
         complain(&if has_permits_out(client, args)? {
             format!(
@@ -61,6 +65,12 @@ fn has_permits_out(client: &Client, args: &Release) -> Result<bool, CliError> {
 fn permits(client: &Client, args: &Release) -> Result<Status, CliError> {
     let name = shown(args.name.as_bytes());
     let semaphore = client.open_semaphore(args.name.as_bytes(), MIN_LEASE)?;
+    if let Some(missing) = missing(client) {
+        return Err(CliError::new(
+            Status::NOT_FOUND,
+            format!("There is no semaphore {name}. {missing}"),
+        ));
+    }
     let Some(status) = semaphore.status()? else {
         return Err(CliError::new(Status::NOT_FOUND, format!("There is no semaphore {name}.")));
     };

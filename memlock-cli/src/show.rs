@@ -11,7 +11,7 @@ use memlock_core::{Client, Waiter};
 use serde_json::{Map, Value, json};
 
 use crate::args::Show;
-use crate::connect::{Url, connect};
+use crate::connect::{Url, connect, missing};
 use crate::duration::{self, brief, date};
 use crate::exit::{CliError, Status};
 use crate::out::{Out, Style, complain};
@@ -56,6 +56,16 @@ fn inspect(client: &Client, name: &OsStr) -> Result<Found, CliError> {
     let mutex = client.mutex(name, MIN_LEASE)?;
     let semaphore = client.open_semaphore(name, MIN_LEASE)?;
     let mut list = client.distinct_list(name)?;
+    if let Some(missing) = missing(client) {
+        complain(&missing);
+        return Ok(Found {
+            lock: Ok(None),
+            lock_waiters: Ok(Vec::new()),
+            semaphore: Ok(None),
+            semaphore_waiters: Ok(Vec::new()),
+            ids: Ok(None),
+        });
+    }
     let owner = mutex.owner().map_err(CliError::from);
     let status = semaphore.status().map_err(CliError::from);
     Ok(Found {

@@ -201,6 +201,13 @@ impl Client {
         self.context.store().nodes()
     }
 
+    /// What is missing on this node as long as nothing has been stored there, as a sentence: a file
+    /// that the first lock creates. `None` if nothing is missing. Nothing is sent or created.
+    #[cfg(feature = "admin")]
+    pub fn missing(&self, node: usize) -> Option<String> {
+        self.context.store().missing(node)
+    }
+
     /// A separate connection to one of the nodes, for a tool.
     ///
     /// # Errors

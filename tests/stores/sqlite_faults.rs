@@ -405,6 +405,31 @@ fn a_signal_handler_may_fork_at_any_moment() {
     assert!(ended_well(libc::pid_t::try_from(child.id()).unwrap()));
 }
 
+/// The log of a killed process takes the room that its index needs.
+#[test]
+fn a_log_that_was_left_on_a_full_disk_makes_room() {
+    let (there, disk) = (Disk::mount().unwrap(), Disk::mount().unwrap());
+    let file = there.path().join("locks.db");
+    let client = Client::connect(&format!("sqlite://{}", file.display())).unwrap();
+    let mut held = client.mutex("held", LEASE).unwrap().try_lock().unwrap().unwrap();
+    // So many that the log was copied into the file before: it need not grow.
+    let mutex = client.mutex("m", LEASE).unwrap();
+    for _ in 0..200 {
+        let mut lock = mutex.try_lock().unwrap().expect("no other client locks it");
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+    // As a process that is killed leaves it: without the index.
+    for name in ["locks.db", "locks.db-wal"] {
+        std::fs::copy(there.path().join(name), disk.path().join(name)).unwrap();
+    }
+    disk.fill();
+    let url = format!("sqlite://{}", disk.path().join("locks.db").display());
+    let other = Client::connect(&url).unwrap();
+    assert!(other.mutex("held", LEASE).unwrap().try_lock().unwrap().is_none());
+    assert!(other.mutex("m", LEASE).unwrap().try_lock().unwrap().is_some());
+    assert_eq!(held.unlock().unwrap(), Release::Released);
+}
+
 /// As containers have it: without the log, which is beside the file where it comes from.
 #[test]
 fn a_file_that_is_mounted_by_itself_is_refused() {

@@ -90,6 +90,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// is at least one.
     fn nodes(&self) -> Vec<Node>;
 
+    /// What is missing on this node as long as nothing has been stored there, as a sentence; `None`
+    /// if nothing is. Creates nothing, unlike the operations.
+    #[cfg(feature = "admin")]
+    fn missing(&self, _node: usize) -> Option<String> {
+        None
+    }
+
     /// A tool's own connection to one of the nodes.
     ///
     /// # Errors

@@ -1,15 +1,18 @@
 //! The requests of tools to a file.
 
+use std::path::Path;
 use std::time::Duration;
 
+use rusqlite::types::ValueRef;
 use rusqlite::{OptionalExtension, params};
 
 use super::connection::Connection;
-use super::{Sqlite, file};
+use super::errors::{Problem, Stop};
+use super::{LONG_PAUSE, Sqlite, errors, file};
 use crate::clock::brief;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Keyspace;
-use crate::store::admin::Verdict::{Bad, Good, Warning};
+use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
 use crate::store::admin::{Admin, Content, Finding, Value};
 use crate::store::{Op, Route, Store};
 
@@ -23,18 +26,30 @@ pub(super) struct Tool<'a> {
 }
 
 impl Tool<'_> {
-    /// Makes sure that the file is open, and runs `ask` on the connection.
-    fn ask<T>(&self, ask: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+    /// Makes sure that the file is open, and runs `ask` on the connection until the file is not
+    /// locked.
+    fn ask<T>(&self, ask: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         let key = Keyspace::default().internal("probe");
-        let opened = self.store.run(Route::of(&key), &[Op::get(&key)]);
-        opened.map_err(|failure| failure.error)?;
-        let said = |why: &dyn std::fmt::Display| {
-            Error::new(ErrorKind::Unreachable, format!("{} {why}.", self.store.title()))
-        };
-        self.store
-            .with(ask)
-            .ok_or_else(|| said(&"was closed"))?
-            .map_err(|error| said(&format_args!("cannot be read ({error})")))
+        let began = self.store.clock.now();
+        loop {
+            let opened = self.store.run(Route::of(&key), &[Op::get(&key)]);
+            opened.map_err(|failure| failure.error)?;
+            let asked = self.store.with(|open| {
+                ask(open).map_err(|error| errors::why(Problem::Sql(error), &open.sql))
+            });
+            let error = match asked {
+                Some(Ok(answer)) => return Ok(answer),
+                Some(Err(Stop::Failed(failure))) => failure.error,
+                Some(Err(Stop::Full(error))) => error,
+                None => Error::new(ErrorKind::Unreachable, "It was closed."),
+                Some(Err(_)) if self.store.clock.now() - began <= self.store.io_timeout => {
+                    self.store.clock.sleep(LONG_PAUSE);
+                    continue;
+                }
+                Some(Err(_)) => errors::kept_locked(&self.store.place.path, self.store.io_timeout),
+            };
+            return Err(error.during(self.store.title()));
+        }
     }
 }
 
@@ -51,8 +66,12 @@ impl Admin for Tool<'_> {
             let mut select = open
                 .sql
                 .prepare("SELECT key FROM items WHERE (expires IS NULL OR expires > ?1)")?;
-            let keys = select.query_map([now], |row| row.get::<_, String>(0))?;
-            keys.filter(|key| !matches!(key, Ok(key) if !wanted(key))).collect()
+            // A key that is no text is none of memlock's.
+            let keys = select.query_map([now], |row| {
+                let key = row.get_ref(0)?.as_str().ok();
+                Ok(key.filter(|key| wanted(key)).map(str::to_owned))
+            })?;
+            keys.filter_map(rusqlite::Result::transpose).collect()
         })
     }
 
@@ -67,11 +86,17 @@ impl Admin for Tool<'_> {
                 .map(|key| {
                     select
                         .query_row(params![key, now, LARGEST_VALUE], |row| {
-                            let content = match row.get::<_, Option<Vec<u8>>>(0)? {
+                            let content = match bytes_of(row.get_ref(0)?) {
                                 Some(value) => Content::Bytes(value),
                                 None => Content::TooLarge(row.get::<_, u32>(1)? as usize),
                             };
-                            let left = row.get::<_, Option<i64>>(2)?.map(|expires| {
+                            let expires = match row.get_ref(2)? {
+                                ValueRef::Integer(expires) => Some(expires),
+                                ValueRef::Real(expires) => Some(expires as i64),
+                                // SQLite sorts texts behind all numbers: it never expires.
+                                ValueRef::Null | ValueRef::Text(_) | ValueRef::Blob(_) => None,
+                            };
+                            let left = expires.map(|expires| {
                                 Duration::from_millis(expires.saturating_sub(now).max(0) as u64)
                             });
                             Ok((content, left))
@@ -83,42 +108,68 @@ impl Admin for Tool<'_> {
     }
 
     fn health(&mut self, _lease: Duration) -> Result<Vec<Finding>> {
-        let (version, items, pages) = self.ask(|open| {
+        let version = rusqlite::version();
+        let version =
+            Finding::new("version", Good, format!("SQLite {version}, which is part of memlock"));
+        let clock = Finding::new(
+            "clock",
+            Good,
+            "is this host's, which neither stops nor steps; a reboot frees all locks",
+        );
+        if self.store.missing(0).is_some() {
+            let file = Finding::new("file", Note, "is not there yet: the first lock creates it");
+            let directory = errors::directory_of(&self.store.place.path);
+            let found = [file, version, self.file_system(directory), self.directory(directory)];
+            return Ok(found.into_iter().chain([self.room(directory), clock]).collect());
+        }
+        let (items, pages) = self.ask(|open| {
             let number =
                 |statement: &str| open.sql.query_row(statement, [], |row| row.get::<_, i64>(0));
             Ok((
-                rusqlite::version().to_owned(),
                 number("SELECT count(*) FROM items")?,
                 number("PRAGMA page_count")? * number("PRAGMA page_size")?,
             ))
         })?;
+        let path = &self.store.place.path;
+        // The -wal and -shm files are where the links to the file lead.
+        let file = path.canonicalize().unwrap_or_else(|_| path.clone());
         Ok(vec![
-            Finding::new("version", Good, format!("SQLite {version}, which is part of memlock")),
-            self.file_system(),
+            version,
+            self.file_system(path),
             self.mode(),
-            self.room(),
+            self.directory(errors::directory_of(&file)),
+            self.room(path),
             Finding::new(
                 "size",
                 Good,
                 format!("{items} items in {:.1} MiB", pages as f64 / f64::from(1 << 20)),
             ),
-            Finding::new(
-                "clock",
-                Good,
-                "is this host's, which neither stops nor steps; a reboot frees all locks",
-            ),
+            clock,
         ])
     }
 }
 
+/// A value, of whatever type. Another program may have written it.
+fn bytes_of(value: ValueRef<'_>) -> Option<Vec<u8>> {
+    match value {
+        ValueRef::Null => None,
+        ValueRef::Blob(bytes) | ValueRef::Text(bytes) => Some(bytes.to_vec()),
+        ValueRef::Integer(number) => Some(number.to_string().into_bytes()),
+        ValueRef::Real(number) => Some(number.to_string().into_bytes()),
+    }
+}
+
 impl Tool<'_> {
-    fn file_system(&self) -> Finding {
-        match file::network_of(&self.store.place.path) {
+    fn file_system(&self, path: &Path) -> Finding {
+        match file::network_of(path) {
             None => Finding::new("file system", Good, "is local"),
             Some(name) => Finding::new(
                 "file system",
                 Bad,
-                format!("is one of a network ({name}), and network=trust was given"),
+                match self.store.place.trusts_networks {
+                    true => format!("is one of a network ({name}), and network=trust was given"),
+                    false => format!("is one of a network ({name}), which memlock refuses"),
+                },
             )
             .mend("name a file on a local disk"),
         }
@@ -139,8 +190,40 @@ impl Tool<'_> {
         .mend("chmod o-w, and give those who share it a group")
     }
 
-    fn room(&self) -> Finding {
-        match file::room_at(&self.store.place.path) {
+    /// Whether all users of the file can use the two files that SQLite creates beside it.
+    fn directory(&self, directory: &Path) -> Finding {
+        use std::os::unix::fs::MetadataExt;
+        const GROUP_WRITES: u32 = 0o020;
+        const SETGID: u32 = 0o2000;
+        if !errors::can(directory, libc::W_OK | libc::X_OK) {
+            return Finding::new(
+                "directory",
+                Bad,
+                "cannot be written by this user: SQLite creates two files beside the file",
+            )
+            .mend("change its owner or its mode, or name another file");
+        }
+        let found = std::fs::metadata(&self.store.place.path);
+        match (found, std::fs::metadata(directory)) {
+            (Ok(file), Ok(directory))
+                if file.mode() & GROUP_WRITES != 0
+                    && (directory.mode() & (SETGID | GROUP_WRITES) != SETGID | GROUP_WRITES
+                        || directory.gid() != file.gid()) =>
+            {
+                Finding::new(
+                    "directory",
+                    Warning,
+                    "does not give its group to new files: the file is shared with a group, and users of it may \
+                     not be able to use the files that SQLite creates beside it",
+                )
+                .mend("chgrp it to the group of the file, and chmod 2770")
+            }
+            _ => Finding::new("directory", Good, "can be written"),
+        }
+    }
+
+    fn room(&self, path: &Path) -> Finding {
+        match file::room_at(path) {
             Some(room) if room < LITTLE_ROOM => Finding::new(
                 "room",
                 Warning,

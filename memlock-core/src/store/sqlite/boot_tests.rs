@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::connection::{self, Connection, Stop};
+use super::connection::{self, Connection};
+use super::errors::Stop;
 use super::file::Location;
 use super::fork_safety;
 use super::tests::Directory;

@@ -1,13 +1,16 @@
 //! One connection: operations to statements.
 
+use std::path::Path;
 use std::time::Duration;
 
 use rusqlite::config::DbConfig;
-use rusqlite::{CachedStatement, ErrorCode, OpenFlags, OptionalExtension, Row, params};
+use rusqlite::limits::Limit;
+use rusqlite::{CachedStatement, OpenFlags, OptionalExtension, Row, params};
 
-use super::file::{self, Files, Found, Location, unreachable};
+use super::errors::{Problem, Stop, why, why_not_opened};
+use super::file::{self, Files, Found, Location};
 use super::promises::GUARANTEES;
-use super::schema::{self, File, Problem};
+use super::schema::{self, File};
 use super::time::{BootClock, millis};
 use crate::error::Error;
 use crate::name::Keyspace;
@@ -48,6 +51,10 @@ const LOG_PAGES: (u64, u64) = (16, 1000);
 const SHARE_OF_LOG: u64 = 8;
 const PAGE: u64 = 4096;
 
+/// The most bytes that a row may have. Other programs may write more than memlock does, which would
+/// be read at each look at the item.
+const LONGEST: i32 = 2 * 1024 * 1024;
+
 /// A log that is so many times as long is truncated, even if other processes have to be waited for;
 /// and how often it is tried to find a moment between their transactions.
 const LONGEST_LOG: u64 = 2;
@@ -56,24 +63,6 @@ const TRUNCATE_TRIES: i32 = 2000;
 /// How often a batch that finds no room is retried after the log was truncated: other processes may
 /// fill the disk at the same time.
 const MAKES_ROOM: usize = 2;
-
-/// Why a batch was not completed. Nothing of it was carried out, unless the failure states
-/// otherwise.
-pub(super) enum Stop {
-    /// Another process has locked the file.
-    Busy,
-    /// Another process has the file locked, or replaces it, so that no connection could be opened.
-    BusyOpening,
-    /// The disk has no room for the batch.
-    Full(Error),
-    Failed(Failure),
-}
-
-impl Stop {
-    fn failed(error: Error) -> Stop {
-        Stop::Failed(Failure { error, sent: false })
-    }
-}
 
 /// A connection to an open file.
 #[derive(Debug)]
@@ -120,11 +109,9 @@ pub(super) fn run(
     }
     let open = match connection {
         Some(open) => open,
-        None => connection.insert(Connection::open(place, clock).map_err(|problem| {
-            match why(problem) {
-                Stop::Busy => Stop::BusyOpening,
-                stop => stop,
-            }
+        None => connection.insert(Connection::open(place, clock).map_err(|stop| match stop {
+            Stop::Busy => Stop::BusyOpening,
+            stop => stop,
         })?),
     };
     let mut ran = open.run(clock, keys, ops);
@@ -141,6 +128,15 @@ pub(super) fn run(
     ran
 }
 
+/// Copies a log that a killed process has left into the file, where there is no room for the index
+/// of the log. An exclusive connection needs none, and fails if other processes use the file.
+fn remove_log(database: &Path, flags: OpenFlags) -> rusqlite::Result<()> {
+    let sql = rusqlite::Connection::open_with_flags(database, flags)?;
+    sql.busy_timeout(Duration::ZERO)?;
+    sql.query_row("PRAGMA locking_mode = EXCLUSIVE", [], |_| Ok(()))?;
+    sql.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()))
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.found.ids != self.files.find().ids {
@@ -152,30 +148,26 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    fn open(place: &Location, clock: &BootClock) -> std::result::Result<Connection, Problem> {
-        place.prepare()?;
-        let files = Files::of(&place.path)?;
+    fn open(place: &Location, clock: &BootClock) -> std::result::Result<Connection, Stop> {
+        let unopened = |problem: Problem| why_not_opened(problem, &place.path);
+        place.prepare().map_err(|error| unopened(error.into()))?;
+        let files = Files::of(&place.path).map_err(|error| unopened(error.into()))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-        let mut sql = rusqlite::Connection::open_with_flags(&files.database, flags)?;
-        sql.busy_timeout(Duration::ZERO)?;
-        sql.set_prepared_statement_cache_capacity(32);
-        let mode: String = sql.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
-        if mode != "wal" {
-            return Err(Error::protocol(format!(
-                "Its file system does not let processes share memory (journal mode {mode}): name a file on a local disk."
-            ))
-            .into());
-        }
-        let pages = file::room_at(&place.path).unwrap_or(u64::MAX) / PAGE / SHARE_OF_LOG;
-        let pages = pages.clamp(LOG_PAGES.0, LOG_PAGES.1);
-        sql.execute_batch(&format!(
-            "PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF;
-             PRAGMA wal_autocheckpoint = {pages};"
-        ))?;
-        let file = schema::prepare(&mut sql, clock)?;
+        let set_up = || {
+            let mut sql = rusqlite::Connection::open_with_flags(&files.database, flags)
+                .map_err(|error| unopened(error.into()))?;
+            match Connection::set_up(&mut sql, place, clock) {
+                Ok((file, log_pages)) => Ok((sql, file, log_pages)),
+                Err(problem) => Err(why(problem, &sql)),
+            }
+        };
+        let (sql, file, log_pages) = match set_up() {
+            Err(Stop::Full(_)) if remove_log(&files.database, flags).is_ok() => set_up()?,
+            done => done?,
+        };
         // That was a transaction, so that all three files are open.
         let (found, seen) = (files.find(), clock.now());
-        let longest_log = pages * PAGE * LONGEST_LOG;
+        let longest_log = log_pages * PAGE * LONGEST_LOG;
         let (last, stored, swept) = (0, 0, String::new());
         let is_renewal_due = false;
         let open = Connection {
@@ -191,9 +183,35 @@ impl Connection {
             swept,
         };
         if !file::are_open_here(&open.found.ids) {
-            return Err(Problem::Replaced);
+            return Err(unopened(Problem::Replaced));
         }
         Ok(open)
+    }
+
+    /// Sets up the connection, and the tables of a new file. The second: the number of pages at
+    /// which the log is copied into the file.
+    fn set_up(
+        sql: &mut rusqlite::Connection,
+        place: &Location,
+        clock: &BootClock,
+    ) -> std::result::Result<(File, u64), Problem> {
+        sql.set_limit(Limit::SQLITE_LIMIT_LENGTH, LONGEST)?;
+        sql.busy_timeout(Duration::ZERO)?;
+        sql.set_prepared_statement_cache_capacity(32);
+        let mode: String = sql.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
+        if mode != "wal" {
+            return Err(Error::protocol(format!(
+                "Its file system does not let processes share memory (journal mode {mode}): name a file on a local disk."
+            ))
+            .into());
+        }
+        let pages = file::room_at(&place.path).unwrap_or(u64::MAX) / PAGE / SHARE_OF_LOG;
+        let pages = pages.clamp(LOG_PAGES.0, LOG_PAGES.1);
+        sql.execute_batch(&format!(
+            "PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF;
+             PRAGMA wal_autocheckpoint = {pages};"
+        ))?;
+        Ok((schema::prepare(sql, clock)?, pages))
     }
 
     fn run(
@@ -207,25 +225,28 @@ impl Connection {
             self.renew(clock)?;
         }
         if !writes && ops.len() == 1 {
-            return self.apply_all(clock, keys, ops).map_err(why);
+            return self.apply_all(clock, keys, ops).map_err(|problem| why(problem, &self.sql));
         }
         let begin = if writes { "BEGIN IMMEDIATE" } else { "BEGIN" };
-        self.execute(begin).map_err(why)?;
+        self.execute(begin).map_err(|problem| why(problem, &self.sql))?;
         let ran = self.apply_all(clock, keys, ops);
         let replies = match ran {
             Ok(replies) => replies,
             Err(problem) => {
+                let is_of_old_base = schema::is_of_old_base(&problem);
+                let stop = why(problem, &self.sql);
                 self.roll_back();
-                if schema::is_of_old_base(&problem) {
+                if is_of_old_base {
                     self.is_renewal_due = true;
                     return Err(Stop::Busy);
                 }
-                return Err(why(problem));
+                return Err(stop);
             }
         };
         if let Err(problem) = self.execute("COMMIT") {
+            let stop = why(problem, &self.sql);
             self.roll_back();
-            return Err(match why(problem) {
+            return Err(match stop {
                 // Whether the end of the transaction was written is unknown.
                 Stop::Failed(Failure { error, .. }) => {
                     Stop::Failed(Failure { error, sent: writes })
@@ -244,7 +265,7 @@ impl Connection {
             Err(problem) => {
                 let number = self.file.base.saturating_add(clock.nanos());
                 if self.file.is_beyond_horizon(number) {
-                    return Err(why(problem));
+                    return Err(why(problem, &self.sql));
                 }
             }
         }
@@ -503,31 +524,4 @@ impl Now<'_> {
     fn left(&self, expires: i64) -> Duration {
         Duration::from_millis(expires.saturating_sub(self.boot).max(0) as u64)
     }
-}
-
-fn why(problem: Problem) -> Stop {
-    let error = match problem {
-        Problem::Unfit(error) => return Stop::failed(error),
-        Problem::Replaced => return Stop::Busy,
-        Problem::Sql(error) => error,
-    };
-    let said = error.to_string();
-    Stop::failed(match error.sqlite_error_code() {
-        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return Stop::Busy,
-        Some(ErrorCode::NotADatabase) => Error::protocol(
-            "It is no SQLite database: name another file, which need not exist yet.",
-        ),
-        Some(ErrorCode::DatabaseCorrupt) => Error::protocol(format!(
-            "It is damaged ({said}): stop what uses it, remove it and its -wal and -shm files, and start again."
-        )),
-        Some(ErrorCode::ReadOnly) => {
-            Error::protocol("It is read-only for this user: change its mode, or name another file.")
-        }
-        Some(ErrorCode::DiskFull) => {
-            let text = format!("The disk is full ({said}): nothing was changed.");
-            return Stop::Full(unreachable(text));
-        }
-        Some(ErrorCode::CannotOpen) => unreachable(format!("It cannot be opened ({said}).")),
-        _ => unreachable(format!("SQLite failed ({said}).")),
-    })
 }

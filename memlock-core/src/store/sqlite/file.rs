@@ -7,7 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::error::{Error, ErrorKind, Result};
+use super::errors::{not_opened, unreachable};
+use crate::error::{Error, Result};
 
 /// The location of the locks.
 #[derive(Clone, Debug)]
@@ -104,6 +105,13 @@ const NETWORKS: &[(u64, &str)] = &[
     (0x0116_1970, "GFS2"),
     (0x7461_636f, "OCFS2"),
     (0x0bd0_0bd0, "Lustre"),
+    (0x4750_4653, "GPFS"),
+    (0x1983_0326, "BeeGFS"),
+    (0xaad7_aaea, "PanFS"),
+    (0x2003_0528, "OrangeFS"),
+    (0x786f_4256, "vboxsf"),
+    (0xbacb_acbc, "VMware shared folders"),
+    (0x7c7c_6673, "Parallels shared folders"),
 ];
 
 impl Location {
@@ -118,9 +126,10 @@ impl Location {
         match options.open(&self.path) {
             Ok(new) => drop(new),
             Err(error) if error.kind() == IoKind::AlreadyExists => {}
-            Err(error) => return Err(self.not_opened(&error)),
+            Err(error) => return Err(not_opened(&self.path, &error)),
         }
-        let found = std::fs::metadata(&self.path).map_err(|error| self.not_opened(&error))?;
+        let found =
+            std::fs::metadata(&self.path).map_err(|error| not_opened(&self.path, &error))?;
         if found.is_dir() {
             return Err(Error::protocol(
                 "It is a directory: name a file, which need not exist yet.",
@@ -150,22 +159,6 @@ impl Location {
                  file system is used by one host only and locks files as a local one does."
             ))),
             _ => Ok(()),
-        }
-    }
-
-    fn not_opened(&self, error: &std::io::Error) -> Error {
-        let directory = self.path.parent().unwrap_or(Path::new("/")).display();
-        match error.kind() {
-            IoKind::NotFound => Error::protocol(format!(
-                "The directory {directory} is not there: create it, or name another file."
-            )),
-            IoKind::PermissionDenied => Error::protocol(format!(
-                "This user may not write it ({error}): change its owner or its mode, or name another file."
-            )),
-            IoKind::ReadOnlyFilesystem => Error::protocol(
-                "It is on a file system that is mounted read-only: name a file that can be written.",
-            ),
-            _ => unreachable(format!("It cannot be opened: {error}.")),
         }
     }
 }
@@ -221,8 +214,4 @@ pub(super) fn room_at(path: &Path) -> Option<u64> {
         (libc::statvfs(path.as_ptr(), &raw mut found) == 0)
             .then(|| (found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
     }
-}
-
-pub(super) fn unreachable(text: String) -> Error {
-    Error::new(ErrorKind::Unreachable, text)
 }

@@ -13,6 +13,7 @@
 //! | `schema` | the tables, and the changes at a new boot of the host |
 //! | `shared` | one connection for each file and process |
 //! | `connection` | a connection: operations to statements |
+//! | `errors` | why a file cannot be used, and what to do |
 //! | `fork_safety` | SQLite across `fork` |
 //! | `promises` | what locks in a file promise |
 //! | `time` | the host's clock, the same in all its containers |
@@ -23,6 +24,7 @@ mod admin;
 #[cfg(test)]
 mod boot_tests;
 mod connection;
+mod errors;
 mod file;
 mod fork_safety;
 mod promises;
@@ -34,6 +36,8 @@ mod time;
 
 use std::convert::Infallible;
 use std::ffi::OsString;
+#[cfg(feature = "admin")]
+use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -50,7 +54,7 @@ use crate::fork::{self, ForkLocal};
 use crate::name::{Keyspace, percent_decode};
 #[cfg(feature = "admin")]
 use connection::Connection;
-use connection::Stop;
+use errors::Stop;
 use shared::SharedConnection;
 use time::BootClock;
 
@@ -149,10 +153,7 @@ impl Sqlite {
             }
             let waited = self.clock.now().saturating_sub(began);
             if waited > self.io_timeout {
-                let error = file::unreachable(format!(
-                    "Another process has kept it locked for {:?} (io_timeout).",
-                    self.io_timeout
-                ));
+                let error = errors::kept_locked(&self.place.path, self.io_timeout);
                 return Err(Failure { error, sent: false });
             }
             // A file that stays locked is no longer contended for: a process has stopped inside of
@@ -212,6 +213,16 @@ impl Store for Sqlite {
             is_container: true,
             timeout: self.io_timeout,
         }]
+    }
+
+    #[cfg(feature = "admin")]
+    fn missing(&self, _node: usize) -> Option<String> {
+        let path = &self.place.path;
+        let found = path.symlink_metadata();
+        // Without its directory it cannot be created either, which is an error.
+        (found.is_err_and(|error| error.kind() == ErrorKind::NotFound)
+            && errors::directory_of(path).is_dir())
+        .then(|| format!("There is no file {} yet: the first lock creates it.", path.display()))
     }
 
     #[cfg(feature = "admin")]

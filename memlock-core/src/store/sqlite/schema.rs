@@ -22,7 +22,7 @@
 
 use rusqlite::{Connection, Transaction, TransactionBehavior, ffi, params};
 
-use super::file::unreachable;
+use super::errors::{Problem, not_read};
 use super::time::{BootClock, BootId};
 use crate::error::{Error, Result};
 use crate::store::Epoch;
@@ -90,26 +90,6 @@ impl File {
     }
 }
 
-/// A failed statement, or an unsuitable file.
-pub(super) enum Problem {
-    Sql(rusqlite::Error),
-    Unfit(Error),
-    /// Others were put in the places of the files while they were opened.
-    Replaced,
-}
-
-impl From<rusqlite::Error> for Problem {
-    fn from(error: rusqlite::Error) -> Problem {
-        Problem::Sql(error)
-    }
-}
-
-impl From<Error> for Problem {
-    fn from(error: Error) -> Problem {
-        Problem::Unfit(error)
-    }
-}
-
 /// Runs a transaction that a power failure cannot undo once it was committed.
 fn durably<T>(
     sql: &mut Connection,
@@ -140,9 +120,7 @@ pub(super) fn prepare(
         let (application, version) = (number("application_id")?, number("user_version")?);
         let tables: i64 =
             transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-        let id = clock
-            .boot_id()
-            .map_err(|error| unreachable(format!("The host's boot id cannot be read: {error}.")))?;
+        let id = clock.boot_id().map_err(|error| not_read("The host's boot id", &error))?;
         if (application, version, tables) == (0, 0, 0) {
             create(transaction, &id, clock)?;
         } else {
@@ -250,7 +228,13 @@ fn check(application: i64, version: i64) -> Result<()> {
             "It is a database of another program: name another file, which need not exist yet.",
         ));
     }
-    if version != SCHEMA {
+    if version < SCHEMA {
+        return Err(Error::protocol(format!(
+            "It is damaged (layout {version}): stop what uses it, remove it and its -wal and -shm files, and start \
+             again."
+        )));
+    }
+    if version > SCHEMA {
         return Err(Error::protocol(format!(
             "It was written by a newer memlock (layout {version}, and this one knows {SCHEMA}): upgrade this \
              one, or name another file."

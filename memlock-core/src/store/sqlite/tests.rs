@@ -27,7 +27,12 @@ impl Directory {
         self.0.join("locks.db")
     }
 
-    fn client(&self) -> Client {
+    /// Has the file created.
+    pub(super) fn used(&self) {
+        assert!(try_lock(&format!("sqlite://{}", self.file().display())).unwrap());
+    }
+
+    pub(super) fn client(&self) -> Client {
         Client::connect(&format!("sqlite://{}", self.file().display())).unwrap()
     }
 
@@ -54,7 +59,7 @@ fn try_lock(url: &str) -> Result<bool> {
     client.mutex("x", LEASE)?.try_lock().map(|lock| lock.is_some())
 }
 
-fn refused(path: &Path) -> (ErrorKind, String) {
+pub(super) fn refused(path: &Path) -> (ErrorKind, String) {
     let error = try_lock(&format!("sqlite://{}", path.display())).unwrap_err();
     (error.kind(), error.to_string())
 }
@@ -321,4 +326,71 @@ fn local_file_systems_are_no_networks() {
     assert_eq!(super::file::network_of(&std::env::temp_dir()), None);
     assert_eq!(super::file::network_of(Path::new("/proc")), None);
     assert_eq!(super::file::network_of(Path::new("/nowhere")), None);
+}
+
+#[cfg(feature = "admin")]
+#[test]
+fn rows_of_other_programs_are_listed_or_skipped() {
+    use crate::store::admin::Content;
+    let directory = Directory::new();
+    directory.used();
+    directory
+        .sql()
+        .execute_batch(
+            "INSERT INTO items VALUES
+                 ('lock:text', 'a text', 5, NULL, NULL), ('lock:number', 42, 5, 'never', NULL),
+                 ('lock:real', 1.5, 'x', 1e300, NULL), ('lock:large', zeroblob(5000000), 5, NULL, NULL),
+                 (x'6c6f636b3a61', x'', 5, NULL, NULL), (cast(x'6c6f636b3aff' AS TEXT), x'', 5, NULL, NULL)",
+        )
+        .unwrap();
+    let client = directory.client();
+    let mut admin = client.admin(0).unwrap();
+    let mut keys = admin.keys(&|key| key.starts_with("lock:")).unwrap();
+    keys.sort();
+    assert_eq!(keys, ["lock:large", "lock:number", "lock:real", "lock:text"]);
+    let values = admin.values(&keys).unwrap();
+    let contents: Vec<Content> = values.into_iter().map(|value| value.unwrap().0).collect();
+    let bytes = |text: &str| Content::Bytes(text.into());
+    let large = Content::TooLarge(5_000_000);
+    assert_eq!(contents, [large, bytes("42"), bytes("1.5"), bytes("a text")]);
+}
+
+#[cfg(feature = "admin")]
+#[test]
+fn tools_create_no_file_and_know_that_there_is_none() {
+    use crate::store::admin::Verdict;
+    let directory = Directory::new();
+    let client = directory.client();
+    assert!(client.missing(0).unwrap().contains("the first lock creates it"));
+    let found = client.admin(0).unwrap().health(LEASE).unwrap();
+    let file = found.iter().find(|finding| finding.what == "file").unwrap();
+    assert_eq!(file.verdict, Verdict::Note, "{file:?}");
+    assert!(found.iter().all(|finding| finding.verdict <= Verdict::Note), "{found:?}");
+    assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 0);
+    directory.used();
+    assert_eq!(client.missing(0), None);
+    let nowhere = Client::connect("sqlite:///nowhere/x.db").unwrap();
+    assert_eq!(nowhere.missing(0), None, "it could not be created either");
+}
+
+#[cfg(feature = "admin")]
+#[test]
+fn a_directory_that_does_not_give_its_group_is_found() {
+    use crate::store::admin::Verdict;
+    use std::os::unix::fs::PermissionsExt;
+    let directory = Directory::new();
+    directory.used();
+    let verdict = || {
+        let found = directory.client().admin(0).unwrap().health(LEASE).unwrap();
+        found.into_iter().find(|finding| finding.what == "directory").unwrap().verdict
+    };
+    let set = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    set(&directory.0, 0o770);
+    assert_eq!(verdict(), Verdict::Good, "one user uses it");
+    set(&directory.file(), 0o660);
+    assert_eq!(verdict(), Verdict::Warning);
+    set(&directory.0, 0o2770);
+    assert_eq!(verdict(), Verdict::Good);
 }

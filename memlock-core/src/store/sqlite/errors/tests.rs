@@ -1,0 +1,105 @@
+use super::*;
+use crate::store::sqlite::tests::{Directory, refused};
+
+/// What a client of this file is told after other programs have changed it.
+fn after(change: &str) -> (ErrorKind, String) {
+    let directory = Directory::new();
+    directory.used();
+    directory.sql().execute_batch(change).unwrap();
+    refused(&directory.file())
+}
+
+#[test]
+fn other_tables_and_other_layouts_are_damage_and_not_an_outage() {
+    for change in [
+        "DROP TABLE items",
+        "DROP TABLE state",
+        "ALTER TABLE items DROP COLUMN wall",
+        "DELETE FROM state",
+        "UPDATE state SET base = 'x'",
+        "PRAGMA user_version = 0",
+        "PRAGMA user_version = -1",
+    ] {
+        let (kind, said) = after(change);
+        assert!(kind == ErrorKind::Protocol && said.contains("It is damaged"), "{change}: {said}");
+        assert!(!said.contains("SELECT") && !said.contains("INSERT"), "{said}");
+    }
+}
+
+#[test]
+fn a_damaged_header_is_not_taken_for_another_kind_of_file() {
+    let directory = Directory::new();
+    directory.used();
+    let mut bytes = std::fs::read(directory.file()).unwrap();
+    bytes[..4096].fill(0);
+    std::fs::write(directory.file(), bytes).unwrap();
+    let (kind, said) = refused(&directory.file());
+    assert!(kind == ErrorKind::Protocol && said.contains("It is damaged, or"), "{said}");
+}
+
+#[test]
+fn a_value_that_is_too_large_is_not_read() {
+    let item = "INSERT INTO items VALUES ('lock:x', zeroblob(3000000), 5, NULL, NULL)";
+    let directory = Directory::new();
+    directory.used();
+    directory.sql().execute_batch(item).unwrap();
+    let mutex = directory.client().mutex("x", Duration::from_secs(1)).unwrap();
+    let error = mutex.owner().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Protocol);
+    assert!(error.to_string().contains("DELETE FROM items WHERE"), "{error}");
+}
+
+#[test]
+fn a_link_to_nothing_is_said_to_be_one() {
+    let directory = Directory::new();
+    std::os::unix::fs::symlink("nowhere", directory.file()).unwrap();
+    let (kind, said) = refused(&directory.file());
+    assert!(kind == ErrorKind::Protocol && said.contains("symbolic link"), "{said}");
+}
+
+#[test]
+fn the_holder_of_a_lock_is_found_by_device_inode_and_range() {
+    let directory = Directory::new();
+    std::fs::write(directory.file(), "").unwrap();
+    let file = std::fs::metadata(directory.file()).unwrap();
+    let (major, minor) = (libc::major(file.dev()), libc::minor(file.dev()));
+    let line = |mode: &str, pid: u32, inode: u64, range: &str| {
+        format!("1: POSIX  ADVISORY  {mode} {pid} {major:02x}:{minor:02x}:{inode} {range}\n")
+    };
+    let inode = file.ino();
+    let locks = line("READ", 1, inode, "120 120")
+        + &line("WRITE", 2, inode + 1, "120 120")
+        + &line("WRITE", 3, inode, "121 121")
+        + "4: -> POSIX ADVISORY WRITE 4 00:00:0 0 EOF\n\nnonsense\n";
+    assert_eq!(holder_in(&locks, &file, 120..=120), None);
+    for range in ["120 120", "0 EOF"] {
+        let locks = locks.clone() + &line("WRITE", 5, inode, range);
+        assert_eq!(holder_in(&locks, &file, 120..=120), Some(5), "{range}");
+    }
+}
+
+#[test]
+fn limits_of_the_system_are_named() {
+    let failed =
+        |code: i32| Problem::Sql(rusqlite::Error::SqliteFailure(ffi::Error::new(code), None));
+    for (code, errno, word) in [
+        (ffi::SQLITE_IOERR_SHMSIZE, libc::ENOSPC, "disk is full"),
+        (ffi::SQLITE_IOERR_WRITE, libc::EDQUOT, "quota"),
+        (ffi::SQLITE_IOERR_WRITE, libc::EFBIG, "ulimit -f"),
+        (ffi::SQLITE_FULL, 0, "disk is full"),
+    ] {
+        let stop = explain(failed(code), Path::new("/nowhere/x.db"), errno);
+        // Room is made, and the batch tried again.
+        let Stop::Full(error) = stop else { panic!("{word}") };
+        assert!(error.to_string().contains(word), "{error}");
+    }
+    for (code, errno, word) in [
+        (ffi::SQLITE_CANTOPEN, libc::EMFILE, "ulimit -n"),
+        (ffi::SQLITE_CANTOPEN, libc::ENFILE, "fs.file-max"),
+        (ffi::SQLITE_IOERR_READ, libc::EIO, "Input/output error"),
+    ] {
+        let stop = explain(failed(code), &std::env::temp_dir().join("x.db"), errno);
+        let Stop::Failed(failure) = stop else { panic!("{word}") };
+        assert!(failure.error.to_string().contains(word), "{}", failure.error);
+    }
+}
