@@ -16,5 +16,6 @@ mod pty;
 mod run;
 mod sentences;
 mod slow_servers;
+mod sqlite;
 mod terminal;
 mod tool;
