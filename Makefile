@@ -41,6 +41,7 @@ build: ## build the C library (release)
 	@packaging/need cc
 	$(CARGO) build --release -p memlock-ffi
 	ln -sf libmemlock.so $(RELEASE)/$(SONAME)
+	packaging/hide-symbols $(RELEASE)/libmemlock.a $(RELEASE)/libmemlock.so
 
 .PHONY: command
 command: ## build the command `memlock` (release)

@@ -44,11 +44,13 @@ main() {
     must "a C++ program builds with pkg-config and locks" cpp_program
     must "the library can be linked statically" static_library
     must "a wholly static program locks" static_program
+    must "a program with an SQLite of its own can be linked statically" static_with_sqlite
     must "CMake finds both targets" cmake_project
     must "CMake refuses another major version" cmake_refuses
     must "the soname is that of the ABI" soname
     must "nothing but memlock's functions is exported" exports_nothing_else
     must "every function of the header is exported" exports_all
+    must "the static library defines what the shared one exports" static_exports_the_same
     must "DESTDIR stages the files" make -s install PREFIX=/usr "DESTDIR=$work/stage"
     must "every file is staged" all_files "$work/stage/usr"
     must "nothing that is staged knows of the stage" staged_for_usr
@@ -140,6 +142,33 @@ static_program() {
         "$work/static" && ! needs_memlock "$work/static"
 }
 
+# Its functions have the names of SQLite's; neither may be called in place of the other.
+static_with_sqlite() {
+    cat >"$work/own.c" <<'C'
+#include <memlock.h>
+#include <stdio.h>
+int sqlite3_open_v2(void) { return 1; }
+int sqlite3_initialize(void) { return 2; }
+int sqlite3_step(void) { return 3; }
+const char *sqlite3_libversion(void) { return "its own"; }
+int main(int count, char **words) {
+    memlock_client *client;
+    memlock_lock *lock;
+    (void)count;
+    if (memlock_client_open(words[1], &client) || memlock_mutex_lock(client, "a", 5000, 0, &lock)) {
+        puts(memlock_last_error());
+        return 1;
+    }
+    memlock_unlock(lock);
+    memlock_client_close(client);
+    return sqlite3_open_v2() + sqlite3_initialize() + sqlite3_step() - 6 || puts(sqlite3_libversion()) < 0;
+}
+C
+    # shellcheck disable=SC2046
+    "$CC" "$work/own.c" -o "$work/own" $(pkg-config --static --cflags --libs memlock | sed 's/-lmemlock/-l:libmemlock.a/') &&
+        [[ $("$work/own" "sqlite:$work/own.db") == "its own" && -s $work/own.db ]]
+}
+
 needs_memlock() { readelf -d "$1" | grep NEEDED | grep memlock; }
 
 cmake_project() {
@@ -169,6 +198,11 @@ exports_all() {
         sort -u >"$work/declared"
     [[ $(wc -l <"$work/declared") -gt 20 ]] &&
         [[ -z $(exported | comm -13 - "$work/declared" | tee /dev/stderr) ]]
+}
+
+static_exports_the_same() {
+    nm -g --defined-only "$prefix/lib/libmemlock.a" | awk 'NF == 3 { print $3 }' | sort >"$work/static"
+    exported | diff "$work/static" -
 }
 
 staged_for_usr() {
