@@ -12,7 +12,8 @@
 //! | `file` | whether a file is suitable for locks, and its creation |
 //! | `schema` | the tables, and the changes at a new boot of the host |
 //! | `shared` | one connection for each file and process |
-//! | `connection` | a connection: operations to statements |
+//! | `connection` | a connection: opening, batches to transactions, the log |
+//! | `items` | operations to statements, sweeps |
 //! | `errors` | why a file cannot be used, and what to do |
 //! | `fork_safety` | SQLite across `fork` |
 //! | `promises` | what locks in a file promise |
@@ -27,6 +28,7 @@ mod connection;
 mod errors;
 mod file;
 mod fork_safety;
+mod items;
 mod promises;
 mod schema;
 mod shared;

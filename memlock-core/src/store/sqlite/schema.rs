@@ -60,7 +60,9 @@ CREATE TABLE state (
     boot TEXT,
     -- Numbers of this boot begin above the base, and are below the horizon.
     base INTEGER NOT NULL,
-    horizon INTEGER NOT NULL
+    horizon INTEGER NOT NULL,
+    -- The last key that a sweep examined.
+    swept TEXT NOT NULL DEFAULT ''
 );
 -- The boot ids of containers that have their own, since the last reboot that was noticed.
 CREATE TABLE containers (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
