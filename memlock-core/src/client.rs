@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::clock::{Clock, SystemClock};
 use crate::context::Context;
 use crate::counter::Counter;
-use crate::distinct::DistinctList;
+use crate::distinct_list::DistinctList;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::mutex::Mutex;

@@ -24,7 +24,7 @@
 //! | --- | --- |
 //! | [`bare`] | Burton's six functions on the process's default client |
 //! | [`client`] | [`Client::connect`], from which everything else is made |
-//! | [`mutex`], [`semaphore`], [`counter`], [`distinct`] | the primitives, written once over any store |
+//! | [`mutex`], [`semaphore`], [`counter`], [`distinct_list`] | the primitives, written once over any store |
 //! | `guard` | [`LeaseGuard`], [`Renewal`], orphaned grants: what is held, of any kind |
 //! | [`report`], [`waiters`] | an answer with its sentence; the waiters of a queue, for tools |
 //! | [`wait`] | waiting: the queue, the policy, local waiters, limits, cancellation |
@@ -63,11 +63,12 @@ pub use base::thread;
 pub(crate) use base::thread;
 pub use base::{active_calls, clock, error, fork, lease, name, owner, wait_id};
 pub(crate) use base::{extensions, hash, sync};
-pub use primitives::{counter, distinct, mutex, semaphore};
+pub use primitives::set_up::SetUp;
+pub use primitives::{counter, distinct_list, mutex, semaphore};
 
 pub use client::Client;
 pub use counter::Counter;
-pub use distinct::{DistinctList, Insertion, SetUp};
+pub use distinct_list::{DistinctList, Insertion};
 pub use error::{Answer, Error, ErrorKind, Result};
 pub use guard::any::Guard;
 pub use guard::lease_guard::LeaseGuard;

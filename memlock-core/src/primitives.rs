@@ -1,7 +1,8 @@
 //! The primitives, written once over any store. Each uses the context; none uses the client.
 
 pub mod counter;
-pub mod distinct;
+pub mod distinct_list;
 mod first_try;
 pub mod mutex;
 pub mod semaphore;
+pub(crate) mod set_up;

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int};
 
-use memlock_core::distinct::Entries;
+use memlock_core::distinct_list::Entries;
 use memlock_core::{Answer, DistinctList};
 
 use crate::boundary::{

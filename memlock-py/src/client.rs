@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::args::{Name, Seconds, Whole};
 use crate::cancel::CancelHandle;
 use crate::counter::Counter;
-use crate::distinct::DistinctList;
+use crate::distinct_list::DistinctList;
 use crate::error::{Special, raise, raise_core, raise_special};
 use crate::mutex::Mutex;
 use crate::renew::Renew;

@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! | --- | --- |
-//! | `client`, `mutex`, `owner`, `semaphore`, `permit`, `holder`, `counter`, `distinct`, `bare` | the classes and functions of the Python API |
+//! | `client`, `mutex`, `owner`, `semaphore`, `permit`, `holder`, `counter`, `distinct_list`, `bare` | the classes and functions of the Python API |
 //! | `acquisition` | one acquisition, shared between threads |
 //! | `held_lock`, `held_permits` | what a mutex or semaphore object holds |
 //! | `renew` | renewal, and the callbacks |
@@ -30,7 +30,7 @@ mod client;
 mod context_exit;
 mod counter;
 mod dealloc;
-mod distinct;
+mod distinct_list;
 mod error;
 mod exit_hook;
 mod held_lock;
@@ -67,7 +67,7 @@ fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<permit::Permit>()?;
     module.add_class::<holder::Holder>()?;
     module.add_class::<counter::Counter>()?;
-    module.add_class::<distinct::DistinctList>()?;
+    module.add_class::<distinct_list::DistinctList>()?;
     module.add_class::<cancel::CancelHandle>()?;
     module.add_function(wrap_pyfunction!(client::connect, module)?)?;
     module.add_function(wrap_pyfunction!(bare::init, module)?)?;

@@ -6,7 +6,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::distinct::DistinctList;
+use crate::distinct_list::DistinctList;
 use crate::fork::ForkLocal;
 use crate::hash::{fnv1a, mix};
 use crate::mutex::Lock;

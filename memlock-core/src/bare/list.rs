@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::default_client::default_client;
 use super::holdings::{MOST, holdings};
-use crate::distinct::DistinctList;
+use crate::distinct_list::DistinctList;
 use crate::error::{Answer, Result};
 use crate::lease::Lease;
 use crate::report::Report;

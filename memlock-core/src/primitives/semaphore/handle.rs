@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use crate::clock::{Moment, whole_seconds};
 use crate::context::Context;
-use crate::distinct::SetUp;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::ForkLocal;
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::Token;
+use crate::primitives::set_up::SetUp;
 use crate::report::{Report, Subject};
 use crate::store::{Expiry, Failure, Op, Reply, Returns};
 use crate::target::Target;

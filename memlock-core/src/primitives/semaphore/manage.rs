@@ -7,7 +7,6 @@ use super::handle::Semaphore;
 use super::wake::wake_next;
 use crate::cas_backoff::{ROUNDS, back_off};
 use crate::context::ATTEMPTS;
-use crate::distinct::SetUp;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
@@ -15,6 +14,7 @@ use crate::fork::call;
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
+use crate::primitives::set_up::SetUp;
 use crate::store::{Op, Reply};
 
 /// A semaphore at the time of a read.

@@ -38,4 +38,4 @@ mod tests;
 
 pub use insert::Insertion;
 pub use iterate::Entries;
-pub use list::{DistinctList, SetUp};
+pub use list::DistinctList;

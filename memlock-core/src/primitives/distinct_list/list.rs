@@ -10,6 +10,7 @@ use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
+use crate::primitives::set_up::SetUp;
 use crate::report::{Report, Subject};
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Version};
 use crate::target::Target;
@@ -41,25 +42,6 @@ pub(super) struct Generation {
     /// The token as text, for keys.
     pub(super) text: String,
     pub(super) ends: Moment,
-}
-
-/// The result of a set-up.
-#[must_use = "the session may be new, or one that others work in"]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SetUp {
-    /// The session is new.
-    Created,
-    /// The session existed already, and this handle has joined it.
-    Joined,
-}
-
-impl From<SetUp> for Answer {
-    fn from(set_up: SetUp) -> Answer {
-        match set_up {
-            SetUp::Created => Answer::Ok,
-            SetUp::Joined => Answer::Exists,
-        }
-    }
 }
 
 impl DistinctList {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use memlock_core::distinct::Entries;
+use memlock_core::distinct_list::Entries;
 use memlock_core::{Insertion, Result, SetUp};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
