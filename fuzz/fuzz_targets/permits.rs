@@ -85,7 +85,9 @@ fn taking(before: &SemaphoreRecord, newcomer: Token, wanted: u32, now: u64, valu
     assert_eq!((after.token(), after.permits()), (before.token(), before.permits()));
     if let Some((token, priority, until)) = after.reservation() {
         assert_eq!(before.reservation(), after.reservation());
-        assert!(token != newcomer && until > now && after.is_gathering(now, newcomer, priority));
+        assert!(
+            token != newcomer && until > now && after.is_reserved_from(now, newcomer, priority)
+        );
     }
     written_and_read(&after);
 }

@@ -59,7 +59,7 @@ fuzz_target!(|data: &[u8]| {
         if honest {
             let after = Snapshot::at(&scene, &key);
             check(&call, &outcome, &before, &after);
-            believed(&mut held, &call, &after);
+            verified(&mut held, &call, &after);
         }
     }
     // A client that dies gives nothing back.
@@ -235,7 +235,8 @@ fn check(call: &Call, outcome: &Outcome, before: &Option<Snapshot>, after: &Opti
             );
         }
         Outcome::Refused => {
-            let (Call::Acquire { request, .. }, Some(Snapshot { record, now })) = (call, before) else {
+            let (Call::Acquire { request, .. }, Some(Snapshot { record, now })) = (call, before)
+            else {
                 panic!("refused, and there was none")
             };
             let short = record.available(*now) < request.permits;
@@ -301,7 +302,7 @@ fn as_many_as_asked_for(
 }
 
 /// A holder that relies on permits has them, and the server stores them for longer than that.
-fn believed(held: &mut Vec<Permit>, call: &Call, after: &Option<Snapshot>) {
+fn verified(held: &mut Vec<Permit>, call: &Call, after: &Option<Snapshot>) {
     let line = |permit: &Permit| after.as_ref().and_then(|after| after.line_of(permit.token()));
     // Their holders do not know.
     if let Call::TearDown = call {
@@ -312,7 +313,7 @@ fn believed(held: &mut Vec<Permit>, call: &Call, after: &Option<Snapshot>) {
     for permit in held.iter().filter(|permit| !permit.remaining().is_zero()) {
         let Some(line) = line(permit) else {
             panic!(
-                "{permit:?} is believed in, and not there: {:?}",
+                "{permit:?} is verified in, and not there: {:?}",
                 after.as_ref().map(|look| &look.record)
             )
         };

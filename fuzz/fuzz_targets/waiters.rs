@@ -4,7 +4,9 @@
 
 use libfuzzer_sys::fuzz_target;
 use memlock_core::notify::WakeAddress;
-use memlock_core::wait::entries::{Entry, MOST_OVERTAKEN, Request, after, in_order, line, waiters, without};
+use memlock_core::wait::entries::{
+    Entry, MOST_OVERTAKEN, Request, after, in_order, line, waiters, without,
+};
 use memlock_core::wait_id::WaitId;
 
 fuzz_target!(|queue: &[u8]| {

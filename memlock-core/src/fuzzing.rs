@@ -128,8 +128,8 @@ impl SemaphoreRecord {
     }
 
     /// Whether an acquisition is to come after a waiter that has a reservation.
-    pub fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
-        self.0.is_gathering(now, token, priority)
+    pub fn is_reserved_from(&self, now: u64, token: Token, priority: i64) -> bool {
+        self.0.is_reserved_from(now, token, priority)
     }
 
     /// Gives permits to a holder. `host` is percent-encoded.

@@ -64,7 +64,7 @@ pub struct LeaseGuard<K: Kind> {
     /// A release has failed: the drop does not try again.
     release_failed: bool,
     /// The ids of the queue entries, which are removed at the release.
-    pub(crate) stood: Vec<WaitId>,
+    pub(crate) entry_ids: Vec<WaitId>,
 }
 
 /// A step that only the holder may take.
@@ -141,7 +141,7 @@ impl<K: Kind> LeaseGuard<K> {
             release_in_doubt: false,
             extension_in_doubt: false,
             release_failed: false,
-            stood: Vec::new(),
+            entry_ids: Vec::new(),
         }
     }
 
@@ -356,7 +356,7 @@ impl<K: Kind> LeaseGuard<K> {
         if ask {
             return K::leave_the_queue(self);
         }
-        self.kind.leave_behind(&std::mem::take(&mut self.stood));
+        self.kind.leave_behind(&std::mem::take(&mut self.entry_ids));
         false
     }
 

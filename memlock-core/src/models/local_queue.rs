@@ -105,7 +105,7 @@ struct World {
 /// The target is held, by this token, after waiting in the queue under these ids.
 struct Held {
     token: u64,
-    stood: Vec<WaitId>,
+    entry_ids: Vec<WaitId>,
 }
 
 impl World {
@@ -119,7 +119,7 @@ impl World {
             got: Mutex::default(),
             refuses,
         };
-        (Arc::new(world), Held { token: 1, stood: Vec::new() })
+        (Arc::new(world), Held { token: 1, entry_ids: Vec::new() })
     }
 
     fn new_listener(&self) -> Arc<FakeListener> {
@@ -137,8 +137,8 @@ impl World {
     fn wait(&self, called_off: &AtomicBool) -> Option<Held> {
         let (local, key) = (&self.local, &self.key);
         let mut listener: Arc<dyn Listener> = self.new_listener();
-        let ask = self.server.lock().unwrap().next();
-        let number = local.enter(key, ask, &listener);
+        let request = self.server.lock().unwrap().next();
+        let number = local.enter(key, request, &listener);
         let (mut ids, mut queued, mut woken, mut first) = (Vec::new(), false, false, false);
         loop {
             if !first {
@@ -163,7 +163,7 @@ impl World {
                     self.got.lock().unwrap().push(number);
                     let left = local.leave(key, number, None, None);
                     assert!(left.is_none_or(|left| left.ids == ids), "a strange place is left");
-                    return Some(Held { token, stood: ids });
+                    return Some(Held { token, entry_ids: ids });
                 }
                 let id = WaitId(server.next());
                 let entry = Entry { id, listener: listener.address(id) };
@@ -193,9 +193,9 @@ impl World {
                             listener,
                         });
                         let left = local.leave(key, number, ticket, None);
-                        held.stood.extend(left.into_iter().flat_map(|left| left.ids));
+                        held.entry_ids.extend(left.into_iter().flat_map(|left| left.ids));
                         if !position {
-                            held.stood.extend(ids);
+                            held.entry_ids.extend(ids);
                         }
                         return Some(held);
                     }
@@ -239,21 +239,22 @@ impl World {
 
     fn let_go(&self, mut held: Held) {
         if let Some(mut serving) = self.local.begin_hand_off(&self.key) {
-            let token = serving.ask;
+            let token = serving.request;
             let mut server = self.server.lock().unwrap();
             assert_eq!(server.holder, Some(held.token), "somebody else has it");
-            serving.ask = server.next();
+            serving.request = server.next();
             if !self.refuses || thread_rng().gen_bool(0.5) {
                 server.holder = Some(token);
                 drop(server);
-                return serving.grant(Held { token, stood: std::mem::take(&mut held.stood) });
+                return serving
+                    .grant(Held { token, entry_ids: std::mem::take(&mut held.entry_ids) });
             }
         }
         let mut server = self.server.lock().unwrap();
         assert_eq!(server.holder.take(), Some(held.token), "somebody else has it");
         let queue = server.queue.clone();
         drop(server);
-        let others = self.wake_first(queue, &held.stood);
+        let others = self.wake_first(queue, &held.entry_ids);
         self.local.released(&self.key, WakeSummary { others, ..WakeSummary::default() }, NOW);
     }
 

@@ -116,7 +116,7 @@ pub(crate) struct QueueTicket {
 
 struct LocalWaiter<A, G> {
     number: u64,
-    ask: A,
+    request: A,
     listener: Arc<dyn Listener>,
     /// The ids of the waiter's entries in the server's queue.
     ids: Vec<WaitId>,
@@ -133,28 +133,28 @@ enum State<G> {
 }
 
 /// A waiter to which a thread is handing off. Dropping this value without a grant returns the
-/// waiter to idle and wakes it, with `ask` as its request: the waiter then inspects the target
+/// waiter to idle and wakes it, with `request` as its request: the waiter then inspects the target
 /// itself.
 pub(crate) struct HandingOff<'a, A: Copy, G> {
     local: &'a LocalWaiters<A, G>,
     key: &'a Key,
     number: u64,
-    pub(crate) ask: A,
+    pub(crate) request: A,
 }
 
 impl<A: Copy, G> HandingOff<'_, A, G> {
     /// Grants the waiter its guard.
-    pub(crate) fn grant(self, got: G) {
-        let mut got = Some(got);
+    pub(crate) fn grant(self, guard: G) {
+        let mut guard = Some(guard);
         self.local.with_waiter(self.key, self.number, |waiter| {
-            if let Some(got) = got.take() {
-                waiter.state = State::Granted(got);
+            if let Some(guard) = guard.take() {
+                waiter.state = State::Granted(guard);
                 waiter.listener.interrupt();
             }
         });
         // If the waiter is gone, the guard is dropped here, while the lists are not locked: the
         // drop may exchange requests with the server.
-        drop(got);
+        drop(guard);
     }
 }
 
@@ -166,8 +166,8 @@ impl<A: Copy, G> Drop for HandingOff<'_, A, G> {
         }
         self.local.with_waiter(self.key, self.number, |waiter| {
             if matches!(waiter.state, State::HandingOff) {
-                (waiter.state, waiter.ask, waiter.woken) =
-                    (State::Idle, self.ask, Some(Duration::ZERO));
+                (waiter.state, waiter.request, waiter.woken) =
+                    (State::Idle, self.request, Some(Duration::ZERO));
                 waiter.listener.interrupt();
             }
         });
@@ -279,7 +279,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     }
 
     /// Adds a waiter to the end of the list. Returns the number that identifies the waiter.
-    pub(crate) fn enter(&self, key: &Key, ask: A, listener: &Arc<dyn Listener>) -> u64 {
+    pub(crate) fn enter(&self, key: &Key, request: A, listener: &Arc<dyn Listener>) -> u64 {
         let mut lists = self.lists();
         lists.last_number += 1;
         let number = lists.last_number;
@@ -287,7 +287,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         let listener = Arc::clone(listener);
         list.waiters.push_back(LocalWaiter {
             number,
-            ask,
+            request,
             listener,
             ids: Vec::new(),
             woken: None,
@@ -358,7 +358,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     pub(crate) fn unpark(&self, key: &Key, number: u64) -> Unparked<G> {
         let unparked = self.with_waiter(key, number, |waiter| {
             match std::mem::replace(&mut waiter.state, State::Idle) {
-                State::Granted(got) => Unparked::Granted(got),
+                State::Granted(guard) => Unparked::Granted(guard),
                 State::HandingOff => {
                     waiter.state = State::HandingOff;
                     Unparked::HandingOff
@@ -421,7 +421,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             return None;
         }
         first.state = State::HandingOff;
-        Some(HandingOff { local: self, key, number: first.number, ask: first.ask })
+        Some(HandingOff { local: self, key, number: first.number, request: first.request })
     }
 
     /// Whether this id belongs to a waiter of this process.

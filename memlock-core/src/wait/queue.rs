@@ -309,7 +309,7 @@ impl Queue<'_> {
         };
         let mut woken: Vec<(WaitId, u32)> = Vec::new();
         // Whether the first waiter, which may not receive messages, was sent one all the same.
-        let mut left_told = false;
+        let mut is_first_notified = false;
         // The entries `ours`, and those of waiters that are found dead.
         let mut gone = ours.to_vec();
         let mut queue = queue;
@@ -334,7 +334,10 @@ impl Queue<'_> {
                     break;
                 }
                 let is_left = !waker.is_heard_by(&first) && waker.passes(&first);
-                if is_left && first.address.is_some() && !std::mem::replace(&mut left_told, true) {
+                if is_left
+                    && first.address.is_some()
+                    && !std::mem::replace(&mut is_first_notified, true)
+                {
                     waker.wake(&first, WakeMessage::default());
                 }
                 if is_left {

@@ -30,7 +30,7 @@ pub(super) struct Attempt<'a> {
     in_doubt_since: Option<Moment>,
     /// When the last such request was sent.
     in_doubt_until: Option<Moment>,
-    ask: HandoffRequest,
+    request: HandoffRequest,
     /// Whether the record says that its holder wakes waiters.
     notifies: bool,
     /// Set when a grant that was given up could not be released.
@@ -49,7 +49,7 @@ impl<'a> Attempt<'a> {
         let identity = target.context.identity()?;
         let token = identity.token();
         let value = identity.record(token, target.context.clock());
-        let ask = HandoffRequest { token: identity.token(), lease };
+        let request = HandoffRequest { token: identity.token(), lease };
         Ok(Attempt {
             target,
             lease,
@@ -57,7 +57,7 @@ impl<'a> Attempt<'a> {
             value,
             in_doubt_since: None,
             in_doubt_until: None,
-            ask,
+            request,
             notifies: false,
             left: false,
             tenure: Reservations::default(),
@@ -135,7 +135,7 @@ impl<'a> Attempt<'a> {
 
     /// Marks the record of a holder that does not know of the queue. The mark changes the item's
     /// version, so the holder notices it on release.
-    fn tell_the_holder(&self) -> Result<TargetState> {
+    fn mark_holder(&self) -> Result<TargetState> {
         let target = self.target;
         match target.one(Op::Append { key: &target.key, value: NOTIFIES }) {
             Ok(Reply::Written) => Ok(TargetState::Held { notifies: true, left: None }),
@@ -253,7 +253,7 @@ impl Acquire for Attempt<'_> {
         let seen = if record.notifies {
             TargetState::Held { notifies: true, left: None }
         } else {
-            self.tell_the_holder()?
+            self.mark_holder()?
         };
         Ok(match seen {
             TargetState::Held { notifies, .. } => {
@@ -276,7 +276,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn handoff_request(&self) -> HandoffRequest {
-        self.ask
+        self.request
     }
 
     fn will_wait(&mut self) {
@@ -287,7 +287,7 @@ impl Acquire for Attempt<'_> {
     }
 
     fn acquired_from_queue(&mut self, lock: &mut Lock, receipt: QueueReceipt) {
-        lock.stood_in_line(receipt);
+        lock.remember_entries(receipt);
     }
 
     fn give_back(&mut self, mut lock: Lock) {

@@ -38,11 +38,11 @@ impl Lock {
             return None;
         }
         let mut served = local_waiters(context).begin_hand_off(&target.key)?;
-        let HandoffRequest { token, lease } = served.ask;
+        let HandoffRequest { token, lease } = served.request;
         let resolved = context.identity().and_then(|identity| {
             // A failure may leave this token on its way to the server: from now on, the waiter has
             // to be granted the lock by another token.
-            served.ask.token = identity.token();
+            served.request.token = identity.token();
             let mut value = identity.record(token, context.clock());
             value.extend_from_slice(NOTIFIES);
             let resolved =
@@ -64,8 +64,8 @@ impl Lock {
                     tenure: Tenure { handoffs: self.kind.tenure.handoffs + 1, ..self.kind.tenure },
                 };
                 let mut lock = grant.into_lock();
-                let ids = std::mem::take(&mut self.stood);
-                lock.stood_in_line(QueueReceipt {
+                let ids = std::mem::take(&mut self.entry_ids);
+                lock.remember_entries(QueueReceipt {
                     ids,
                     unwoken: false,
                     successors: self.kind.successors,

@@ -92,11 +92,11 @@ impl Grant {
 }
 
 impl Lock {
-    pub(super) fn stood_in_line(&mut self, stood: QueueReceipt) {
-        self.stood.extend(stood.ids);
-        self.kind.unwoken = stood.unwoken;
-        if stood.successors != Successors::default() {
-            self.kind.successors = stood.successors;
+    pub(super) fn remember_entries(&mut self, entry_ids: QueueReceipt) {
+        self.entry_ids.extend(entry_ids.ids);
+        self.kind.unwoken = entry_ids.unwoken;
+        if entry_ids.successors != Successors::default() {
+            self.kind.successors = entry_ids.successors;
         }
     }
 

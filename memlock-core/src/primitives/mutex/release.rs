@@ -73,7 +73,7 @@ impl Kind for Exclusive {
     }
 
     fn leave_the_queue(lock: &mut Lock) -> bool {
-        lock.leave_the_line()
+        lock.leave_queue()
     }
 
     fn leave_behind(&self, ids: &[WaitId]) {
@@ -110,8 +110,8 @@ impl Lock {
         let now = context.clock().now();
         // Only a process that was in the queue may reacquire the mutex without joining the queue
         // again.
-        let stood = !self.stood.is_empty();
-        let tenure = if stood {
+        let entry_ids = !self.entry_ids.is_empty();
+        let tenure = if entry_ids {
             local.batch_window(key, now, now.since(self.kind.tenure.began))
         } else {
             Duration::ZERO
@@ -129,10 +129,10 @@ impl Lock {
             woken_ahead: self.kind.woken_ahead,
             ..waker(target)
         };
-        let handed = queue.wake_next(item, Capacity::MUTEX, &self.stood, &waker);
+        let handed = queue.wake_next(item, Capacity::MUTEX, &self.entry_ids, &waker);
         local.released(key, handed, context.clock().now());
         if handed.stuck {
-            local.leave_behind(key, &self.stood);
+            local.leave_behind(key, &self.entry_ids);
         }
         if self.kind.unwoken && !handed.ours {
             context.notifier().may_have_missed();
@@ -142,15 +142,15 @@ impl Lock {
     /// Called when the lock was lost and no waiter was woken. Removes this holder's entries from
     /// the queue, if any are left, and wakes the next waiter if the mutex is free. False if the
     /// server did not answer; the entries are then removed at a later contact.
-    fn leave_the_line(&mut self) -> bool {
-        let stood = std::mem::take(&mut self.stood);
+    fn leave_queue(&mut self) -> bool {
+        let entry_ids = std::mem::take(&mut self.entry_ids);
         let target @ Target { context, key, .. } = &self.kind.target;
         let queue = Queue { target, key: &key.waiters() };
-        match queue.leave(&stood, Op::get(key)) {
+        match queue.leave(&entry_ids, Op::get(key)) {
             Ok(seen) => {
                 let free = match seen {
                     Some(Reply::Missing) => true,
-                    Some(Reply::Value(item)) => Reserver { target }.withdraw_if(&item, &stood),
+                    Some(Reply::Value(item)) => Reserver { target }.withdraw_if(&item, &entry_ids),
                     _ => false,
                 };
                 if free {
@@ -160,7 +160,7 @@ impl Lock {
             }
             Err(failure) => {
                 log::debug!("The queue could not be left: {}", failure.error);
-                local_waiters(context).leave_behind(key, &stood);
+                local_waiters(context).leave_behind(key, &entry_ids);
                 false
             }
         }

@@ -135,9 +135,9 @@ impl Lock {
                         (lease.deadline(sent), version, lease);
                     // A release that is still under way carries an older version.
                     self.release_in_doubt = false;
-                    let believed = self.cap_deadline_if_slow(sent, before);
-                    self.extension_in_doubt = believed.is_err();
-                    return believed.map(|()| OwnerOutcome::Taken(None));
+                    let verified = self.cap_deadline_if_slow(sent, before);
+                    self.extension_in_doubt = verified.is_err();
+                    return verified.map(|()| OwnerOutcome::Taken(None));
                 }
                 (_, Some(Reply::Value(item)), _)
                     if is_ours(&item.value, self.token) || mutation::has(Mutation::BlindDelete) =>

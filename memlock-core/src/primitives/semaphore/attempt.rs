@@ -29,7 +29,7 @@ use crate::wait_id::WaitId;
 
 /// For how many of the server's seconds new callers must not overtake a waiter for several permits,
 /// unless it renews its reservation.
-const GATHERS: u64 = 5;
+const RESERVATION_SECONDS: u64 = 5;
 
 /// A snapshot is written over if its age, besides the time of its reply, is no more than this.
 const JUST_NOW: Duration = Duration::from_millis(1);
@@ -156,13 +156,13 @@ impl<'a> Attempt<'a> {
         let counted_from = if late { self.semaphore.target.now() } else { grant.counted_from };
         let grant = Grant { counted_from, ..grant };
         let mut permit = grant.into_permit(self.semaphore.clone());
-        let believed = match clock {
+        let verified = match clock {
             ServerClock::Runs => Ok(()),
             _ if mutation::has(Mutation::BelieveSlowGrants) => Ok(()),
-            ServerClock::KeepsUntil(until) => permit.believe(until),
+            ServerClock::KeepsUntil(until) => permit.cap_deadline(until),
             ServerClock::MayStand => permit.cap_deadline_by_ttl(),
         };
-        if let Err(error) = believed {
+        if let Err(error) = verified {
             self.left = match permit.release() {
                 Ok(_) => self.may_have_left_something(),
                 Err(_) => {
@@ -285,25 +285,25 @@ impl<'a> Attempt<'a> {
 
     /// Reserves permits for this waiter, so that new callers do not take them. Inspections renew
     /// the reservation.
-    fn gather(&self, snapshot: &Snapshot) {
+    fn reserve(&self, snapshot: &Snapshot) {
         let other = snapshot.record.reservation.filter(|other| other.until > snapshot.now);
         let needless = other.is_some_and(|other| {
             let another = other.token != self.token && other.priority >= self.request.priority;
             another
                 || other.token == self.token
-                    && other.until > snapshot.now.saturating_add(GATHERS / 2)
+                    && other.until > snapshot.now.saturating_add(RESERVATION_SECONDS / 2)
         });
         if !needless {
             let mut snapshot = snapshot.clone();
             let Request { priority, .. } = self.request;
-            let until = snapshot.now.saturating_add(GATHERS);
+            let until = snapshot.now.saturating_add(RESERVATION_SECONDS);
             snapshot.record.reservation = Some(Reservation { token: self.token, priority, until });
             let _ = self.semaphore.write(snapshot);
         }
     }
 
     /// Removes the reservation of this leaving waiter. Returns the semaphore's state afterwards.
-    fn gather_no_more(&self, snapshot: Snapshot) -> Snapshot {
+    fn cancel_reservation(&self, snapshot: Snapshot) -> Snapshot {
         let mut now = snapshot;
         for _ in 0..MOST_TRIES {
             let ours =
@@ -376,7 +376,7 @@ impl Acquire for Attempt<'_> {
         // Only the first waiter reserves: a waiter before this one that requests less must not be
         // blocked.
         if first && (self.request.permits > 1 || self.unproven) {
-            self.gather(&snapshot);
+            self.reserve(&snapshot);
         }
         self.refusal.set(Some(snapshot.refusal()));
         Ok(policy::TargetState::Held { notifies: true, left })
@@ -385,7 +385,7 @@ impl Acquire for Attempt<'_> {
     fn capacity(&mut self, reply: &Reply, leaves: bool) -> Option<Capacity> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
             Ok(Some(snapshot)) => {
-                let snapshot = if leaves { self.gather_no_more(snapshot) } else { snapshot };
+                let snapshot = if leaves { self.cancel_reservation(snapshot) } else { snapshot };
                 snapshot.record.capacity(snapshot.now)
             }
             // The next attempt finds out.
@@ -419,7 +419,7 @@ impl Acquire for Attempt<'_> {
         QueueReceipt { ids, unwoken, .. }: QueueReceipt,
     ) {
         let listed = unwoken || self.unproven && !ids.is_empty();
-        permit.stood_in_line(ids, listed);
+        permit.remember_entries(ids, listed);
     }
 
     fn give_back(&mut self, mut permit: Permit) {

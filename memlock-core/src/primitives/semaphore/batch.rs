@@ -70,11 +70,11 @@ pub(super) fn plan(
                 })
             }
             (Kind::Acquisition(wanted), None) if *is_parked => {
-                let outcome = told_unfit(wanted, number);
+                let outcome = unfit_outcome(wanted, number);
                 outcome.map_or(Planned::Refuses, Planned::Known)
             }
             (Kind::Acquisition(wanted), None) => {
-                match told_at_once(wanted, &snapshot.record, now, free, has_room) {
+                match outcome_at_once(wanted, &snapshot.record, now, free, has_room) {
                     Some(outcome) => Planned::Known(outcome),
                     None => Planned::Refuses,
                 }
@@ -104,7 +104,7 @@ pub(super) fn plan(
         }
     }
     if is_refused {
-        tell_why(snapshot, batch);
+        set_refusals(snapshot, batch);
     }
     give_back(&mut snapshot.record, batch);
     take(snapshot, batch, writer, share.freed.saturating_add(free.saturating_sub(share.spare)));
@@ -112,7 +112,7 @@ pub(super) fn plan(
 }
 
 /// Adds the semaphore's state to the outcome of refused acquisitions.
-fn tell_why(snapshot: &Snapshot, batch: &mut [Member]) {
+fn set_refusals(snapshot: &Snapshot, batch: &mut [Member]) {
     let why = snapshot.refusal();
     for member in batch {
         if let Planned::Known(OperationOutcome::NoRoom { refusal }) = &mut member.planned {
@@ -166,7 +166,7 @@ fn misses(operation: &Operation, found: &[(usize, usize)]) -> bool {
 }
 
 /// The outcome of an acquisition by the record that was read; `None` if it may take its permits.
-fn told_at_once(
+fn outcome_at_once(
     wanted: &Acquisition,
     record: &Record,
     now: u64,
@@ -174,7 +174,7 @@ fn told_at_once(
     has_room: bool,
 ) -> Option<OperationOutcome> {
     let number = record.permits;
-    if let Some(unfit) = told_unfit(wanted, number) {
+    if let Some(unfit) = unfit_outcome(wanted, number) {
         return Some(unfit);
     }
     let fits = has_room && fits(wanted, record, now, free);
@@ -182,14 +182,14 @@ fn told_at_once(
 }
 
 /// The outcome of an acquisition whose semaphore does not have the right number of permits.
-fn told_unfit(wanted: &Acquisition, number: u32) -> Option<OperationOutcome> {
+fn unfit_outcome(wanted: &Acquisition, number: u32) -> Option<OperationOutcome> {
     let is_another = wanted.expected.is_some_and(|expected| expected != number);
     (is_another || wanted.permits > number).then_some(OperationOutcome::Unfit { number })
 }
 
 /// Whether an acquisition may take its permits if `free` permits are available.
 pub(super) fn fits(wanted: &Acquisition, record: &Record, now: u64, free: u32) -> bool {
-    let overtakes = !wanted.called && record.is_gathering(now, wanted.token, wanted.priority);
+    let overtakes = !wanted.called && record.is_reserved_from(now, wanted.token, wanted.priority);
     free >= wanted.permits && (!overtakes || mutation::has(Mutation::OvertakeGatherers))
 }
 
@@ -343,7 +343,7 @@ mod tests {
     }
 
     fn releases(token: u128) -> Member {
-        member(Kind::Release(Release { token: Token::from_bits(token), stood: Vec::new() }))
+        member(Kind::Release(Release { token: Token::from_bits(token), entry_ids: Vec::new() }))
     }
 
     fn member(kind: Kind) -> Member {

@@ -277,8 +277,8 @@ impl<'a> Leader<'a> {
                 self.served = self.batch.len();
                 let queue = replies.into_iter().next();
                 self.note_written(sent, holders, queue.as_ref());
-                let believed = if slow { self.believe() } else { Some(None) };
-                self.wrote(queue, capacity, (of, number), believed, refusal);
+                let verified = if slow { self.verify() } else { Some(None) };
+                self.wrote(queue, capacity, (of, number), verified, refusal);
             }
             Err(failure) => self.failed(failure, writing, is_over),
         }
@@ -286,21 +286,21 @@ impl<'a> Leader<'a> {
 
     /// Reads the record after several operations were granted by the time of a server that may have
     /// been stopped: one read for all of them. `None` if each of them has to read for itself.
-    fn believe(&self) -> Option<Option<Snapshot>> {
+    fn verify(&self) -> Option<Option<Snapshot>> {
         if self.batch.len() == 1 {
             return None;
         }
         self.semaphore.inspect_closely().ok().flatten().map(Some)
     }
 
-    /// All that was planned has been executed. `believed`: `Some(None)` if nothing has to be read
-    /// because the server was not stopped; otherwise the result of [`Leader::believe`].
+    /// All that was planned has been executed. `verified`: `Some(None)` if nothing has to be read
+    /// because the server was not stopped; otherwise the result of [`Leader::verify`].
     fn wrote(
         &mut self,
         queue: Option<Reply>,
         capacity: u32,
         (of, number): (Token, u32),
-        believed: Option<Option<Snapshot>>,
+        verified: Option<Option<Snapshot>>,
         refusal: Option<Refusal>,
     ) {
         let mut wakes = self.wakes(queue, capacity);
@@ -312,7 +312,7 @@ impl<'a> Leader<'a> {
                     let first =
                         in_doubt.filter(|_| !forgets).map_or(*counted_from, |doubt| doubt.since);
                     let counted_from = first.min(*counted_from);
-                    let clock = match &believed {
+                    let clock = match &verified {
                         None => ServerClock::MayStand,
                         Some(None) => ServerClock::Runs,
                         Some(Some(snapshot)) => {
@@ -329,12 +329,12 @@ impl<'a> Leader<'a> {
                 }
                 (Planned::Releases(_), _) => OperationOutcome::Released { wakes: wakes.take() },
                 (Planned::Extends(_), Kind::Extend(extend)) => {
-                    if let Some(Some(snapshot)) = &believed {
+                    if let Some(Some(snapshot)) = &verified {
                         for it in &mut extend.renewing {
                             it.deadline = it.deadline.min(snapshot.keeps_until(it.token));
                         }
                     }
-                    OperationOutcome::Extended { asks: believed.is_none() }
+                    OperationOutcome::Extended { asks: verified.is_none() }
                 }
                 _ => {
                     member.operation.in_doubt = None;
@@ -367,13 +367,13 @@ impl<'a> Leader<'a> {
 
     /// What is needed to wake waiters for all released permits.
     fn wakes(&self, queue: Option<Reply>, capacity: u32) -> Option<Wakes> {
-        let mut wakes = Wakes { queue: None, capacity, freed: 0, stood: Vec::new() };
+        let mut wakes = Wakes { queue: None, capacity, freed: 0, entry_ids: Vec::new() };
         for member in &self.batch {
-            if let (Planned::Releases(permits), Kind::Release(Release { stood, .. })) =
+            if let (Planned::Releases(permits), Kind::Release(Release { entry_ids, .. })) =
                 (&member.planned, &member.operation.kind)
             {
                 wakes.freed = wakes.freed.saturating_add(*permits);
-                wakes.stood.extend(stood);
+                wakes.entry_ids.extend(entry_ids);
             }
         }
         if let Some(Reply::Value(item)) = queue {

@@ -49,7 +49,7 @@ pub(super) struct Acquisition {
 pub(super) struct Release {
     pub(super) token: Token,
     /// The ids of the holder's entries that may still be in the queue.
-    pub(super) stood: Vec<WaitId>,
+    pub(super) entry_ids: Vec<WaitId>,
 }
 
 pub(super) struct Extend {
@@ -138,7 +138,7 @@ pub(crate) struct Wakes {
     /// How many of them the batch released.
     pub(super) freed: u32,
     /// The ids of the releasers' entries in the queue.
-    pub(super) stood: Vec<WaitId>,
+    pub(super) entry_ids: Vec<WaitId>,
 }
 
 impl Kind {

@@ -45,11 +45,11 @@ impl Permit {
     pub(super) fn cap_deadline_by_ttl(&mut self) -> Result<()> {
         let snapshot = self.kind.semaphore.inspect_closely()?;
         let now = || self.kind.semaphore.target.now();
-        self.believe(snapshot.map_or_else(now, |snapshot| snapshot.keeps_until(self.token)))
+        self.cap_deadline(snapshot.map_or_else(now, |snapshot| snapshot.keeps_until(self.token)))
     }
 
     /// Caps the deadline at `until`. Fails if no time is left.
-    pub(super) fn believe(&mut self, until: Moment) -> Result<()> {
+    pub(super) fn cap_deadline(&mut self, until: Moment) -> Result<()> {
         self.deadline = self.deadline.min(until);
         if self.remaining().is_zero() {
             return Err(Error::new(

@@ -64,6 +64,12 @@ pub(crate) struct Reservation {
     pub(crate) until: u64,
 }
 
+impl Reservation {
+    fn counts(&self, now: u64) -> bool {
+        self.until > now && self.until - now <= LONGEST_RESERVATION
+    }
+}
+
 /// The permits of one holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Holding {
@@ -204,10 +210,9 @@ impl Record {
     }
 
     /// Whether a new caller has to wait because of another waiter's reservation.
-    pub(crate) fn is_gathering(&self, now: u64, token: Token, priority: i64) -> bool {
+    pub(crate) fn is_reserved_from(&self, now: u64, token: Token, priority: i64) -> bool {
         self.reservation.is_some_and(|other| {
-            let counts = other.until > now && other.until - now <= LONGEST_RESERVATION;
-            counts && other.token != token && priority <= other.priority
+            other.counts(now) && other.token != token && priority <= other.priority
         })
     }
 
@@ -216,7 +221,7 @@ impl Record {
     pub(crate) fn take(&mut self, now: u64, holding: Holding) {
         let early = u64::from(mutation::has(Mutation::DropTooEarly));
         self.holdings.retain(|other| other.until > now + early);
-        if self.reservation.is_some_and(|other| other.token == holding.token || other.until <= now)
+        if self.reservation.is_some_and(|other| other.token == holding.token || !other.counts(now))
         {
             self.reservation = None;
         }
@@ -318,7 +323,7 @@ mod tests {
         for (until, counts) in [(6, false), (7, false), (8, true), (67, true), (68, false)] {
             let token = Token::from_bits(12);
             record.reservation = Some(Reservation { token, priority: i64::MAX, until });
-            assert_eq!(record.is_gathering(7, Token::from_bits(2), 0), counts, "{until}");
+            assert_eq!(record.is_reserved_from(7, Token::from_bits(2), 0), counts, "{until}");
         }
     }
 

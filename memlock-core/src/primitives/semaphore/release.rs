@@ -58,7 +58,7 @@ impl Kind for Permits {
     }
 
     fn leave_the_queue(permit: &mut Permit) -> bool {
-        permit.leave_the_line()
+        permit.leave_queue()
     }
 
     fn leave_behind(&self, ids: &[WaitId]) {
@@ -74,10 +74,10 @@ impl Permit {
     /// are several ids: a waiter that is woken twice joins again while its earlier entry is still
     /// there, and other holders, which release while this one holds its permits, would wake that
     /// entry.
-    pub(super) fn stood_in_line(&mut self, ids: Vec<WaitId>, unwoken: bool) {
-        self.stood.extend(ids);
-        if unwoken || self.stood.len() > 1 {
-            self.leave_the_line();
+    pub(super) fn remember_entries(&mut self, ids: Vec<WaitId>, unwoken: bool) {
+        self.entry_ids.extend(ids);
+        if unwoken || self.entry_ids.len() > 1 {
+            self.leave_queue();
         }
     }
 
@@ -85,24 +85,24 @@ impl Permit {
     /// for which there is capacity. False if the server did not answer; the entries are then
     /// removed at a later contact. If another thread of this process is removing entries, it
     /// removes these, too.
-    pub(super) fn leave_the_line(&mut self) -> bool {
-        let stood = std::mem::take(&mut self.stood);
-        leave::leave(&self.kind.semaphore, stood)
+    pub(super) fn leave_queue(&mut self) -> bool {
+        let entry_ids = std::mem::take(&mut self.entry_ids);
+        leave::leave(&self.kind.semaphore, entry_ids)
     }
 
     /// Wakes the first waiters for which there is capacity now.
     fn wake_waiters(&self, wakes: Wakes) {
-        let Wakes { queue, capacity, freed, mut stood } = wakes;
-        stood.extend(self.kind.semaphore.combiner().leaving().ids());
+        let Wakes { queue, capacity, freed, mut entry_ids } = wakes;
+        entry_ids.extend(self.kind.semaphore.combiner().leaving().ids());
         let target @ Target { context, key, .. } = &self.kind.semaphore.target;
         let local = local_waiters(context);
         let at = Queue { target, key: &key.waiters() };
         let waker = Waker::new(target, local);
-        let handed = queue.map(|queue| at.wake_several(queue, capacity, freed, &stood, &waker));
+        let handed = queue.map(|queue| at.wake_several(queue, capacity, freed, &entry_ids, &waker));
         let handed = handed.unwrap_or_default();
         local.released(key, handed, context.clock().now());
         if handed.stuck {
-            local.leave_behind(key, &stood);
+            local.leave_behind(key, &entry_ids);
         }
     }
 }

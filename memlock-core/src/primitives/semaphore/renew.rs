@@ -100,7 +100,7 @@ impl PendingRenewal for PermitRenewals {
                         return gone(lost);
                     }
                     snapshot.first = first;
-                    self.believe(&snapshot);
+                    self.verify(&snapshot);
                     if lost.is_empty() {
                         return Progress::Renewed;
                     }
@@ -145,7 +145,7 @@ impl PendingRenewal for PermitRenewals {
                 self.permits = completion.renewing;
                 if asks && !mutation::has(Mutation::BelieveSlowRenewals) {
                     match self.semaphore.inspect_closely() {
-                        Ok(Some(snapshot)) => self.believe(&snapshot),
+                        Ok(Some(snapshot)) => self.verify(&snapshot),
                         Ok(None) => self.permits.clear(),
                         Err(error) => return Err(unresolved(Some(error))),
                     }
@@ -188,7 +188,7 @@ impl PendingRenewal for PermitRenewals {
 
 impl PermitRenewals {
     /// Caps the deadlines by this snapshot.
-    fn believe(&mut self, snapshot: &Snapshot) {
+    fn verify(&mut self, snapshot: &Snapshot) {
         for permit in &mut self.permits {
             permit.deadline = permit.deadline.min(snapshot.keeps_until(permit.token));
         }

@@ -17,7 +17,7 @@ impl Permit {
         let semaphore = self.kind.semaphore.clone();
         let kind = match step {
             Step::Release => {
-                Kind::Release(Release { token: self.token, stood: self.stood.clone() })
+                Kind::Release(Release { token: self.token, entry_ids: self.entry_ids.clone() })
             }
             Step::Extend(lease) => {
                 // No deadline is needed: the caller's request itself shows that the extension is
@@ -60,9 +60,9 @@ impl Permit {
                     (self.deadline, self.lease) = (deadline, lease);
                     // A release that is still under way carries an older version.
                     self.release_in_doubt = false;
-                    let believed = if asks { self.believe_if_it_lasts() } else { Ok(()) };
-                    self.extension_in_doubt = believed.is_err();
-                    believed?;
+                    let verified = if asks { self.verify_if_it_lasts() } else { Ok(()) };
+                    self.extension_in_doubt = verified.is_err();
+                    verified?;
                     Ok(Outcome::Taken(None))
                 }
                 _ => Ok(Outcome::Lost(None)),
@@ -80,7 +80,7 @@ impl Permit {
 
     /// After an extension that may have been computed by a clock that was stopped: caps the
     /// deadline by what the server's clock leaves, or, if that cannot be read, by the present time.
-    fn believe_if_it_lasts(&mut self) -> Result<()> {
+    fn verify_if_it_lasts(&mut self) -> Result<()> {
         self.cap_deadline_by_ttl().map_err(|error| {
             self.deadline = self.deadline.min(self.kind.semaphore.target.now());
             let text = "They were extended, but for how long is not known";
@@ -96,8 +96,12 @@ impl Permit {
         match (step, same) {
             (Step::Release, Some((_, capacity))) if self.release_in_doubt && in_time => {
                 let queue = self.kind.semaphore.target.queue().ok().flatten();
-                let wakes =
-                    Wakes { queue, capacity, freed: self.kind.permits, stood: self.stood.clone() };
+                let wakes = Wakes {
+                    queue,
+                    capacity,
+                    freed: self.kind.permits,
+                    entry_ids: self.entry_ids.clone(),
+                };
                 Outcome::Taken(Some(wakes))
             }
             _ => Outcome::Lost(None),

@@ -26,16 +26,16 @@ pub(super) struct Tool<'a> {
 }
 
 impl Tool<'_> {
-    /// Makes sure that the file is open, and runs `ask` on the connection until the file is not
+    /// Makes sure that the file is open, and runs `query` on the connection until the file is not
     /// locked.
-    fn ask<T>(&self, ask: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T> {
+    fn query<T>(&self, query: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T> {
         let key = Keyspace::default().internal("probe");
         let began = self.store.clock.now();
         loop {
             let opened = self.store.run(Route::of(&key), &[Op::get(&key)]);
             opened.map_err(|failure| failure.error)?;
             let asked = self.store.with(|open| {
-                ask(open).map_err(|error| errors::why(Problem::Sql(error), &open.sql))
+                query(open).map_err(|error| errors::why(Problem::Sql(error), &open.sql))
             });
             let error = match asked {
                 Some(Ok(answer)) => return Ok(answer),
@@ -56,13 +56,13 @@ impl Tool<'_> {
 impl Admin for Tool<'_> {
     fn round_trip(&mut self) -> Result<Duration> {
         let began = self.store.clock.now();
-        self.ask(|open| open.sql.execute_batch("BEGIN IMMEDIATE; COMMIT"))?;
+        self.query(|open| open.sql.execute_batch("BEGIN IMMEDIATE; COMMIT"))?;
         Ok(self.store.clock.now().saturating_sub(began))
     }
 
     fn keys(&mut self, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<String>> {
         let now = self.store.clock.millis();
-        self.ask(|open| {
+        self.query(|open| {
             let mut select = open
                 .sql
                 .prepare("SELECT key FROM items WHERE (expires IS NULL OR expires > ?1)")?;
@@ -77,7 +77,7 @@ impl Admin for Tool<'_> {
 
     fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
         let now = self.store.clock.millis();
-        self.ask(|open| {
+        self.query(|open| {
             let mut select = open.sql.prepare(
                 "SELECT iif(length(value) > ?3, NULL, value), length(value), expires FROM items
                  WHERE key = ?1 AND (expires IS NULL OR expires > ?2)",
@@ -122,7 +122,7 @@ impl Admin for Tool<'_> {
             let found = [file, version, self.file_system(directory), self.directory(directory)];
             return Ok(found.into_iter().chain([self.room(directory), clock]).collect());
         }
-        let (items, pages) = self.ask(|open| {
+        let (items, pages) = self.query(|open| {
             let number =
                 |statement: &str| open.sql.query_row(statement, [], |row| row.get::<_, i64>(0));
             Ok((
