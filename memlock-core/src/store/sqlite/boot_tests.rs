@@ -96,7 +96,11 @@ impl Process {
         clock.id = Some(id);
         let mut process = Process {
             connection: None,
-            place: Location { path: directory.file(), trusts_networks: false },
+            place: Location {
+                path: directory.file(),
+                trusts_networks: false,
+                is_of_another_process: true,
+            },
             clock,
             keys: Keyspace::new(prefix).unwrap(),
         };

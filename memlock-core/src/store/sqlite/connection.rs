@@ -30,9 +30,11 @@ const PAGE: u64 = 4096;
 const LONGEST: i32 = 2 * 1024 * 1024;
 
 /// A log that is so many times as long is truncated, even if other processes have to be waited for;
-/// and how often it is tried to find a moment between their transactions.
+/// how often it is tried to find a moment between their transactions, which takes about a
+/// millisecond in all; and the pauses after that was in vain, which grow.
 const LONGEST_LOG: u64 = 2;
-const TRUNCATE_TRIES: i32 = 2000;
+const TRUNCATE_TRIES: i32 = 500;
+const TRUNCATE_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// How often a batch that finds no room is retried after the log was truncated: other processes may
 /// fill the disk at the same time.
@@ -48,8 +50,11 @@ pub(super) struct Connection {
     found: Found,
     /// When the files were last found in their places.
     seen: Duration,
-    /// The size of the log above which it is truncated.
+    /// The size of the log above which it is truncated; when that is tried next, and how long that
+    /// is after the last time.
     longest_log: u64,
+    truncate_after: Duration,
+    truncate_pause: Duration,
     pub(super) file: File,
     /// Whether the base is to be read, and the horizon to be moved, before the next write.
     pub(super) is_renewal_due: bool,
@@ -57,6 +62,7 @@ pub(super) struct Connection {
     pub(super) last: i64,
     /// How many items it has stored since the last sweep.
     pub(super) stored: u32,
+    pub(super) is_sweep_due: bool,
 }
 
 /// Runs a batch. A connection is opened if there is none, or if its files are no longer in their
@@ -75,8 +81,12 @@ pub(super) fn run(
             let found = open.files.find();
             if found.ids != open.found.ids {
                 *connection = None;
-            } else if found.log_size > open.longest_log {
-                open.truncate_log();
+            } else if found.log_size > open.longest_log && now >= open.truncate_after {
+                open.truncate_pause = match open.truncate_log() {
+                    true => Duration::ZERO,
+                    false => (open.truncate_pause * 2).clamp(TRUNCATE_PAUSE.0, TRUNCATE_PAUSE.1),
+                };
+                open.truncate_after = now + open.truncate_pause;
             }
         }
     }
@@ -142,10 +152,22 @@ impl Connection {
         let (found, seen) = (files.find(), clock.now());
         let longest_log = log_pages * PAGE * LONGEST_LOG;
         // The first batch sweeps: most processes of the command store few items.
-        let (last, stored) = (0, u32::MAX);
+        let (last, stored, is_sweep_due) = (0, 0, true);
         let is_renewal_due = false;
-        let open =
-            Connection { sql, files, found, seen, longest_log, file, is_renewal_due, last, stored };
+        let open = Connection {
+            sql,
+            files,
+            found,
+            seen,
+            longest_log,
+            truncate_after: Duration::ZERO,
+            truncate_pause: Duration::ZERO,
+            file,
+            is_renewal_due,
+            last,
+            stored,
+            is_sweep_due,
+        };
         if !file::are_open_here(&open.found.ids) {
             return Err(unopened(Problem::Replaced));
         }
@@ -239,19 +261,23 @@ impl Connection {
     /// Copies the write-ahead log into the file, and truncates it. True if that succeeded.
     ///
     /// SQLite copies the log by itself when it has enough pages, but begins it anew only at a moment
-    /// when no other process reads it: on a busy file there is none, unless it is waited for.
+    /// when no other process reads it: on a busy file there is none, unless it is waited for. All
+    /// other writers wait meanwhile, so it is waited for only once all pages are copied, and briefly.
     fn truncate_log(&mut self) -> bool {
         let briefly = |tries: i32| {
-            std::thread::yield_now();
+            std::hint::spin_loop();
             tries < TRUNCATE_TRIES
         };
-        let checkpoint = |row: &Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
-        let copied = self
-            .sql
-            .busy_handler(Some(briefly))
-            .and_then(|()| self.sql.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], checkpoint));
-        let no_waiting = self.sql.busy_timeout(Duration::ZERO);
-        copied.is_ok_and(|(pages, copied)| pages == copied) && no_waiting.is_ok()
+        let checkpoint = |sql: &rusqlite::Connection, mode: &str| {
+            let copied = |row: &Row<'_>| Ok((row.get::<_, i64>(1)?, row.get::<_, i64>(2)?));
+            let statement = format!("PRAGMA wal_checkpoint({mode})");
+            sql.query_row(&statement, [], copied).is_ok_and(|(pages, copied)| pages == copied)
+        };
+        if !checkpoint(&self.sql, "PASSIVE") || self.sql.busy_handler(Some(briefly)).is_err() {
+            return false;
+        }
+        let is_truncated = checkpoint(&self.sql, "TRUNCATE");
+        self.sql.busy_timeout(Duration::ZERO).is_ok() && is_truncated
     }
 
     fn execute(&self, statement: &str) -> std::result::Result<(), Problem> {

@@ -16,6 +16,9 @@ pub(super) struct Location {
     pub(super) path: PathBuf,
     /// Whether a network file system is treated as a local one.
     pub(super) trusts_networks: bool,
+    /// Whether the client has a connection of its own, as those of another process have.
+    #[cfg(test)]
+    pub(super) is_of_another_process: bool,
 }
 
 /// Identifies a file for as long as it exists.
@@ -27,7 +30,7 @@ pub(super) struct FileId {
 
 impl FileId {
     /// The id of the file at this path, if there is one.
-    fn of(path: &Path) -> Option<FileId> {
+    pub(super) fn of(path: &Path) -> Option<FileId> {
         std::fs::metadata(path).ok().as_ref().map(FileId::from)
     }
 }
@@ -152,7 +155,13 @@ impl Location {
                  the same lock could be granted in both places: mount the directory that contains it.",
             ));
         }
-        match network_of(&self.path) {
+        self.check_file_system(&self.path)
+    }
+
+    /// Checks that the file, which need not exist, is not on a network file system.
+    pub(super) fn check_file_system(&self, path: &Path) -> Result<()> {
+        let path = if path.exists() { path } else { path.parent().unwrap_or(path) };
+        match network_of(path) {
             Some(name) if !self.trusts_networks => Err(Error::protocol(format!(
                 "It is on a file system of a network ({name}), where locks of files cannot be relied on and other \
                  hosts have other clocks. Name a file on a local disk; or add network=trust to the URL if this \

@@ -32,20 +32,21 @@ const IS_THERE: &str = "SELECT 1 FROM items WHERE key = ?1 AND (expires IS NULL 
 
 /// `Add` replaces an expired item. Others, whose keys are not used again, are removed by sweeps, each
 /// of which goes on where the last one of any process ended: with the first items that a connection
-/// stores, and each time that it has stored so many more. A sweep examines more items than that, so
-/// that it catches up.
+/// stores, and each time that it has stored so many more. A sweep examines several times as many
+/// items as were stored, so that it catches up.
 const SWEEP_EVERY: u32 = 256;
-const SWEPT_AT_ONCE: u32 = 1024;
+const SWEPT_FOR_EACH: u32 = 4;
+const SWEPT_AT_LEAST: u32 = 1024;
 const SWEEP_TO: &str = "
-SELECT max(key) FROM (
+SELECT CAST(max(key) AS BLOB) FROM (
     SELECT key FROM items
     -- Keys of other programs may be of another type, and all of those come behind.
     WHERE key > (SELECT swept FROM state WHERE id = 1) AND key < x'' ORDER BY key LIMIT ?1
 )";
 const SWEEP: &str = "
 DELETE FROM items
-WHERE key > (SELECT swept FROM state WHERE id = 1) AND key <= ?1 AND expires <= ?2";
-const SWEPT: &str = "UPDATE state SET swept = ?1 WHERE id = 1";
+WHERE key > (SELECT swept FROM state WHERE id = 1) AND key <= CAST(?1 AS TEXT) AND expires <= ?2";
+const SWEPT: &str = "UPDATE state SET swept = CAST(?1 AS TEXT) WHERE id = 1";
 
 impl Connection {
     /// Carries the operations out, in the transaction that has begun.
@@ -59,7 +60,8 @@ impl Connection {
         let exact = clock.now();
         let now = Now { exact, boot: millis(exact), clock, keys };
         let replies = ops.iter().map(|op| self.apply(&now, op)).collect();
-        if self.stored >= SWEEP_EVERY && ops.iter().any(Op::changes) {
+        let is_due = self.is_sweep_due || self.stored >= SWEEP_EVERY;
+        if is_due && ops.iter().any(Op::changes) {
             self.sweep(now.boot)?;
         }
         replies
@@ -214,13 +216,14 @@ impl Connection {
     }
 
     fn sweep(&mut self, now: i64) -> rusqlite::Result<()> {
-        let to: Option<String> =
-            self.cached(SWEEP_TO)?.query_row([SWEPT_AT_ONCE], |row| row.get(0))?;
+        let examined = self.stored.saturating_mul(SWEPT_FOR_EACH).max(SWEPT_AT_LEAST);
+        // As bytes, since the keys of other programs may not be UTF-8.
+        let to: Option<Vec<u8>> = self.cached(SWEEP_TO)?.query_row([examined], |row| row.get(0))?;
         if let Some(to) = &to {
             self.cached(SWEEP)?.execute(params![to, now])?;
         }
         self.cached(SWEPT)?.execute([to.unwrap_or_default()])?;
-        self.stored = 0;
+        (self.stored, self.is_sweep_due) = (0, false);
         Ok(())
     }
 

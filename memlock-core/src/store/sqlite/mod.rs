@@ -36,7 +36,6 @@ mod shared;
 mod tests;
 mod time;
 
-use std::convert::Infallible;
 use std::ffi::OsString;
 #[cfg(feature = "admin")]
 use std::io::ErrorKind;
@@ -57,7 +56,7 @@ use crate::name::{Keyspace, percent_decode};
 #[cfg(feature = "admin")]
 use connection::Connection;
 use errors::Stop;
-use shared::SharedConnection;
+use shared::Share;
 use time::BootClock;
 
 /// The pause between attempts once the file was found locked for longer than a transaction takes.
@@ -80,7 +79,7 @@ pub(crate) struct Sqlite {
     /// The names of the client's items: those of distinct lists live on after a reboot.
     keys: Keyspace,
     /// A connection that a parent process opened is neither used nor closed.
-    connection: ForkLocal<Arc<SharedConnection>>,
+    connection: ForkLocal<Share>,
 }
 
 impl Sqlite {
@@ -106,7 +105,12 @@ impl Sqlite {
         let io_timeout = url.take_duration("io_timeout", Duration::from_secs(1))?;
         fork_safety::install();
         Ok(Arc::new(Sqlite {
-            place: file::Location { path, trusts_networks },
+            place: file::Location {
+                path,
+                trusts_networks,
+                #[cfg(test)]
+                is_of_another_process: url.take("another_process").is_some(),
+            },
             io_timeout,
             clock: BootClock::new(Arc::clone(clock))?,
             keys: Keyspace::new(url.get("prefix").unwrap_or_default())?,
@@ -118,18 +122,14 @@ impl Sqlite {
         format!("the file {}", self.place.path.display())
     }
 
-    fn connection(&self) -> &Arc<SharedConnection> {
-        let shared = || Ok::<_, Infallible>(SharedConnection::to(&self.place));
-        match self.connection.get_or_try_init(shared) {
-            Ok(connection) => connection,
-            Err(never) => match never {},
-        }
+    fn connection(&self) -> Result<&Share> {
+        self.connection.get_or_try_init(|| Share::of(&self.place))
     }
 
     /// Uses the connection, if there is one.
     #[cfg(feature = "admin")]
     fn with<T>(&self, ask: impl FnOnce(&Connection) -> T) -> Option<T> {
-        let connection = self.connection().lock();
+        let connection = self.connection().ok()?.lock();
         let _call = fork_safety::enter();
         connection.as_ref().map(ask)
     }
@@ -167,14 +167,16 @@ impl Sqlite {
     /// The connection is this thread's for one attempt only, so that no thread's time limit counts
     /// for another.
     fn attempt_once(&self, process: u64, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Stop> {
-        let mut connection = self.connection().lock();
+        let share =
+            self.connection().map_err(|error| Stop::Failed(Failure { error, sent: false }))?;
+        let mut connection = share.lock();
         // No fork happens while this is held.
         let _call = fork_safety::enter();
         if fork::generation() != process {
             let error = fork::astray();
             return Err(Stop::Failed(Failure { error, sent: false }));
         }
-        connection::run(&mut connection, &self.place, &self.clock, &self.keys, ops)
+        connection::run(&mut connection, share.place(), &self.clock, &self.keys, ops)
     }
 }
 
@@ -190,8 +192,8 @@ impl Store for Sqlite {
     }
 
     fn disconnect(&self) {
-        if let Some(connection) = self.connection.existing() {
-            connection.close_if_unused();
+        if let Some(share) = self.connection.existing() {
+            share.release();
         }
     }
 

@@ -40,7 +40,7 @@ impl Directory {
     /// A client that does not share its connection with [`Directory::client`], as those of other
     /// processes do not.
     fn other_client(&self) -> Client {
-        let url = format!("sqlite://{}?network=trust", self.file().display());
+        let url = format!("sqlite://{}?another_process=yes", self.file().display());
         Client::connect(&url).unwrap()
     }
 
@@ -288,6 +288,47 @@ fn threads_of_one_client_wait_for_the_file_at_the_same_time() {
     assert!(began.elapsed() < Duration::from_millis(1400), "{:?}", began.elapsed());
 }
 
+/// Each client opens the file that the shared connection is to, wherever a link leads by now.
+#[test]
+fn clients_of_one_file_share_a_connection_by_whatever_name() {
+    let directory = Directory::new();
+    let (one, other) = (directory.client(), directory.0.join("link.db"));
+    let _held = one.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    std::os::unix::fs::symlink(directory.file(), &other).unwrap();
+    let link = Client::connect(&format!("sqlite://{}", other.display())).unwrap();
+    assert!(link.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    std::fs::remove_file(&other).unwrap();
+    std::os::unix::fs::symlink(directory.0.join("other.db"), &other).unwrap();
+    std::fs::remove_file(directory.0.join("locks.db-shm")).unwrap();
+    std::thread::sleep(super::connection::LOOK_EVERY * 2);
+    assert!(link.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    assert!(one.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    assert!(!directory.0.join("other.db").exists());
+}
+
+#[test]
+fn the_last_client_that_is_closed_closes_the_file() {
+    let directory = Directory::new();
+    let open = || {
+        let links = std::fs::read_dir("/proc/self/fd").unwrap();
+        let target =
+            |link: std::io::Result<std::fs::DirEntry>| std::fs::read_link(link.ok()?.path()).ok();
+        links.filter_map(target).filter(|file| file.starts_with(&directory.0)).count()
+    };
+    let clients = [directory.client(), directory.client()];
+    for client in &clients {
+        drop(client.mutex("m", LEASE).unwrap().try_lock().unwrap());
+    }
+    assert!(open() > 0);
+    clients[0].close();
+    assert!(open() > 0);
+    clients[1].close();
+    assert_eq!(open(), 0);
+    drop(clients[0].mutex("m", LEASE).unwrap().try_lock());
+    clients[0].close();
+    assert_eq!(open(), 0);
+}
+
 #[test]
 fn what_has_expired_is_swept_out() {
     let directory = Directory::new();
@@ -323,7 +364,8 @@ fn what_has_expired_is_swept_out_by_processes_that_store_little() {
     let dead = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 4000)
         INSERT INTO items (key, value, number, expires) SELECT 'lock:old ' || i, x'', 1, 1 FROM n";
     sql.execute_batch(dead).unwrap();
-    let foreign = "INSERT INTO items (key, value, number, expires) VALUES (x'00', x'', 1, 1)";
+    let foreign = "INSERT INTO items (key, value, number, expires)
+        VALUES (x'00', x'', 1, 1), (CAST(x'ff' AS TEXT), x'', 1, 1)";
     sql.execute_batch(foreign).unwrap();
     for _ in 0..6 {
         assert!(try_lock(&url).unwrap());
