@@ -131,6 +131,11 @@ impl Location {
             Err(error) if error.kind() == IoKind::AlreadyExists => {}
             Err(error) => return Err(not_opened(&self.path, &error)),
         }
+        self.check()
+    }
+
+    /// Checks an existing file and its location, without opening it.
+    fn check(&self) -> Result<()> {
         let found =
             std::fs::metadata(&self.path).map_err(|error| not_opened(&self.path, &error))?;
         if found.is_dir() {
@@ -158,9 +163,15 @@ impl Location {
         self.check_file_system(&self.path)
     }
 
-    /// Checks that the file, which need not exist, is not on a network file system.
-    pub(super) fn check_file_system(&self, path: &Path) -> Result<()> {
-        let path = if path.exists() { path } else { path.parent().unwrap_or(path) };
+    /// Checks the location of a file, and the file if it exists.
+    pub(super) fn check_as_far_as_it_exists(&self) -> Result<()> {
+        if self.path.exists() {
+            return self.check();
+        }
+        self.check_file_system(self.path.parent().unwrap_or(&self.path))
+    }
+
+    fn check_file_system(&self, path: &Path) -> Result<()> {
         match network_of(path) {
             Some(name) if !self.trusts_networks => Err(Error::protocol(format!(
                 "It is on a file system of a network ({name}), where locks of files cannot be relied on and other \

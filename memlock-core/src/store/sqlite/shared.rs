@@ -31,7 +31,9 @@ impl SharedConnection {
     fn to(place: &Location) -> Arc<SharedConnection> {
         let path = resolved(&place.path);
         let create = || {
-            let place = Location { path: path.clone(), trusts_networks: true, ..place.clone() };
+            let mut place = place.clone();
+            // Each client has checked for itself whether it trusts the file system.
+            (place.path, place.trusts_networks) = (path.clone(), true);
             let (users, connection) = (AtomicUsize::new(0), Mutex::new(None));
             Arc::new(SharedConnection { place, users, connection })
         };
@@ -80,9 +82,9 @@ pub(super) struct Share {
 
 impl Share {
     /// # Errors
-    /// For a file system that this client does not trust.
+    /// For a file that is not suitable, or is on a file system that this client does not trust.
     pub(super) fn of(place: &Location) -> Result<Share> {
-        place.check_file_system(&resolved(&place.path))?;
+        place.check_as_far_as_it_exists()?;
         Ok(Share { shared: SharedConnection::to(place), is_used: AtomicBool::new(false) })
     }
 
