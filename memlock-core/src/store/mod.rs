@@ -20,6 +20,8 @@ pub mod guarantees;
 pub mod memcached;
 pub mod memory;
 mod ops;
+#[cfg(feature = "memcached")]
+mod remote;
 mod route;
 pub mod schemes;
 #[cfg(feature = "sqlite")]

@@ -1,9 +1,12 @@
 //! The server's description of itself when a connection is opened, and whether it is suitable for
 //! locks.
 
+use std::time::Duration;
+
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::DRIFT;
+use crate::store::remote;
 
 use super::life::Life;
 
@@ -52,7 +55,7 @@ pub(super) struct Introduction {
 
 /// One reading of a server's clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ServerTime {
+pub(in crate::store) struct ServerTime {
     /// The time that the clock showed, in Unix seconds.
     pub(super) shown: u64,
     /// The moment of the reading, on this host's clock.
@@ -78,6 +81,12 @@ impl ServerTime {
             Bound::Latest => passed + drift + 2,
             Bound::Earliest => passed.saturating_sub(drift + 1),
         })
+    }
+}
+
+impl remote::ServerTime for ServerTime {
+    fn at(self, now: Moment) -> Duration {
+        Duration::from_secs(self.at(now, Bound::Latest))
     }
 }
 

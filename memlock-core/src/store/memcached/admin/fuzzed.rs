@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::text::Text;
 use crate::error::Result;
 use crate::store::admin::Admin;
-use crate::store::memcached::settings::Address;
+use crate::store::remote::{Address, Place, Settings, Stream};
 
 /// A tool with an open connection.
 pub struct Tool(Text);
@@ -16,14 +16,9 @@ impl Tool {
     /// Uses this connection.
     pub fn over(stream: TcpStream) -> Tool {
         let timeout = Duration::from_secs(1);
-        let address = Address {
-            name: "server:1".to_owned(),
-            host: "server".to_owned(),
-            port: 1,
-            connect_timeout: timeout,
-            io_timeout: timeout,
-        };
-        Tool(Text::over(stream, &address))
+        let settings = Settings { connect_timeout: timeout, io_timeout: timeout, pool: 1 };
+        let address = Address::new(Place::Tcp("server".to_owned(), 1), settings);
+        Tool(Text::over(Stream::Tcp(stream), &address))
     }
 
     /// Sends `stats`, or `stats settings`.

@@ -2,15 +2,13 @@
 
 use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::TcpStream;
 use std::time::Duration;
 
 use super::keys::{can_be_asked_for, decoded};
 use crate::clock::{Clock, Moment, SystemClock, brief};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::admin::{Content, Value};
-use crate::store::memcached::dial;
-use crate::store::memcached::settings::Address;
+use crate::store::remote::{Address, Settings, Stream, connect};
 
 /// The longest line that memcached sends.
 const LONGEST_LINE: usize = 64 * 1024;
@@ -36,7 +34,7 @@ pub(super) type Stats = HashMap<String, String>;
 /// A connection to one server.
 #[derive(Debug)]
 pub(in crate::store) struct Text {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Stream>,
     address: Address,
     question: Question,
 }
@@ -63,14 +61,11 @@ impl Question {
 
 impl Text {
     pub(in crate::store::memcached) fn connect(address: &Address) -> Result<Text> {
-        let Address { host, port, connect_timeout, io_timeout, .. } = address;
-        let name = |error: Error| error.during(format_args!("memcached at {}", address.name));
-        let stream =
-            dial::connect(host, *port, None, *connect_timeout, &SystemClock).map_err(name)?;
-        let prepared = stream
-            .set_read_timeout(Some(*io_timeout))
-            .and_then(|()| stream.set_write_timeout(Some(*io_timeout)));
-        prepared.map_err(|error| {
+        let name = |error: Error| error.during(format_args!("{}", address.title("memcached")));
+        let Settings { connect_timeout, io_timeout, .. } = address.settings;
+        let stream = connect(&address.place, "memcached", None, connect_timeout, &SystemClock)
+            .map_err(name)?;
+        stream.set_timeouts(io_timeout).map_err(|error| {
             name(Error::new(
                 ErrorKind::Unreachable,
                 format!("The socket cannot be set up: {error}."),
@@ -80,8 +75,8 @@ impl Text {
     }
 
     /// Uses an existing connection.
-    pub(in crate::store::memcached) fn over(stream: TcpStream, address: &Address) -> Text {
-        let question = Question::new(address.io_timeout);
+    pub(in crate::store::memcached) fn over(stream: Stream, address: &Address) -> Text {
+        let question = Question::new(address.settings.io_timeout);
         Text { stream: BufReader::new(stream), address: address.clone(), question }
     }
 
@@ -122,7 +117,7 @@ impl Text {
             // Not "all", which walks the LRU lists, and misses items that are moved in them
             // meanwhile.
             self.send("lru_crawler metadump hash\r\n")?;
-            self.question.patience = self.address.io_timeout.max(DUMP_PATIENCE);
+            self.question.patience = self.address.settings.io_timeout.max(DUMP_PATIENCE);
             let (mut keys, mut bytes, mut begun) = (Vec::new(), 0, false);
             let refused = loop {
                 let line = self.line()?;
@@ -164,7 +159,7 @@ impl Text {
             ErrorKind::Protocol,
             format!(
                 "memcached at {} does not list its keys (lru_crawler metadump): {why}.",
-                self.address.name
+                self.address.name()
             ),
         )
     }
@@ -225,7 +220,7 @@ impl Text {
     }
 
     fn send(&mut self, request: &str) -> Result<()> {
-        self.question = Question::new(self.address.io_timeout);
+        self.question = Question::new(self.address.settings.io_timeout);
         self.stream.get_mut().write_all(request.as_bytes()).map_err(|error| self.silent(&error))
     }
 
@@ -288,14 +283,15 @@ impl Text {
         if bytes <= MOST_BYTES {
             return Ok(());
         }
-        let said = format!("memcached at {} has more keys than can be listed.", self.address.name);
+        let said =
+            format!("memcached at {} has more keys than can be listed.", self.address.name());
         Err(Error::new(ErrorKind::Protocol, said))
     }
 
     fn silent(&self, error: &io::Error) -> Error {
         let why = match error.kind() {
             io::ErrorKind::WouldBlock => {
-                format!("did not answer within {}", brief(self.address.io_timeout))
+                format!("did not answer within {}", brief(self.address.settings.io_timeout))
             }
             io::ErrorKind::TimedOut => {
                 format!("did not answer within {}", brief(self.question.patience))
@@ -303,7 +299,7 @@ impl Text {
             io::ErrorKind::UnexpectedEof => "closed the connection".to_owned(),
             _ => format!("does not answer ({error})"),
         };
-        Error::new(ErrorKind::Unreachable, format!("memcached at {} {why}.", self.address.name))
+        Error::new(ErrorKind::Unreachable, format!("memcached at {} {why}.", self.address.name()))
     }
 
     fn nonsense(&self, question: &str, line: &str) -> Error {
@@ -311,7 +307,7 @@ impl Text {
             let more = "takes no more connections: raise its -c, or use fewer";
             return Error::new(
                 ErrorKind::Unreachable,
-                format!("memcached at {} {more}.", self.address.name),
+                format!("memcached at {} {more}.", self.address.name()),
             );
         }
         let line: String = line.chars().take(80).collect();
@@ -319,7 +315,7 @@ impl Text {
             ErrorKind::Protocol,
             format!(
                 "The server at {} answered {line:?} to {question:?}: it is not a memcached that memlock can use.",
-                self.address.name
+                self.address.name()
             ),
         )
     }
@@ -331,6 +327,7 @@ pub(in crate::store::memcached) mod tests {
     use std::thread;
 
     use super::*;
+    use crate::store::remote::Place;
     use std::time::Instant;
 
     /// A server that sends these pieces, whatever the request: the first one at once, and each of
@@ -349,13 +346,9 @@ pub(in crate::store::memcached) mod tests {
     ) -> Text {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let address = Address {
-            name: address.to_string(),
-            host: address.ip().to_string(),
-            port: address.port(),
-            connect_timeout: Duration::from_secs(1),
-            io_timeout,
-        };
+        let place = Place::Tcp(address.ip().to_string(), address.port());
+        let connect_timeout = Duration::from_secs(1);
+        let address = Address::new(place, Settings { connect_timeout, io_timeout, pool: 1 });
         thread::spawn(move || {
             let mut client = listener.accept().unwrap().0;
             for piece in pieces {

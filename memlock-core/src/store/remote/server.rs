@@ -1,82 +1,82 @@
 //! One server: its idle connections, and when a failed batch is sent again.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::connection::Connection;
-use super::handshake::{Bound, ServerTime};
-use super::life::Life;
-use super::settings::{Address, Settings};
+use super::hosts::Named;
+use super::protocol::{Connection, Protocol, ServerTime};
+use super::settings::{Address, Place, Settings};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkLocal};
-use crate::name::Key;
-use crate::store::{Failure, Op, Reply};
+use crate::store::{Failure, Op, Reply, Survives};
 
 /// How long a server counts as silent after a request that it did not answer. The time must cover
 /// the exit of a program that holds many locks, and be short enough that a drop long after a single
 /// timeout tries again.
 const SILENCE: Duration = Duration::from_secs(10);
 
+type Life<P> = <<P as Protocol>::Connection as Connection>::Life;
+
 /// One server of the URL.
 #[derive(Debug)]
-pub(super) struct Server {
-    name: String,
-    host: String,
-    port: u16,
-    settings: Settings,
-    /// The item from which stamps are drawn.
-    stamp: Key,
+pub(super) struct Server<P: Protocol> {
+    address: Address,
     clock: Arc<dyn Clock>,
-    idle: ForkLocal<Mutex<Idle>>,
+    idle: ForkLocal<Mutex<Idle<P::Connection>>>,
 }
 
 /// Idle connections. A failure raises the epoch: a connection that was opened before is suspect,
 /// and not reused.
-#[derive(Debug, Default)]
-struct Idle {
+#[derive(Debug)]
+struct Idle<C: Connection> {
     epoch: u64,
     /// The address of the name that answered first. The server remains at this address from then
     /// on.
-    address: Option<SocketAddr>,
+    pinned: Option<SocketAddr>,
     /// The local address of the last connection.
     local: Option<IpAddr>,
     /// The server's time when the last connection was opened.
-    time: Option<ServerTime>,
+    time: Option<C::Time>,
     /// The life of the server in which the last connection was opened.
-    life: Option<Life>,
+    life: Option<C::Life>,
     /// Whether the server was unreachable in the last batch.
     is_down: bool,
     /// Set if the last batch timed out: the server counts as silent until then.
     silent_until: Option<Moment>,
-    #[expect(clippy::vec_box, reason = "a connection is moved in and out for every batch")]
-    connections: Vec<Box<Connection>>,
+    connections: Vec<Box<C>>,
 }
 
-impl Server {
-    pub(super) fn new(
-        host: String,
-        port: u16,
-        settings: Settings,
-        stamp: Key,
-        clock: Arc<dyn Clock>,
-    ) -> Server {
-        let name =
-            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-        Server { name, host, port, settings, stamp, clock, idle: ForkLocal::new() }
+impl<C: Connection> Default for Idle<C> {
+    fn default() -> Idle<C> {
+        Idle {
+            epoch: 0,
+            pinned: None,
+            local: None,
+            time: None,
+            life: None,
+            is_down: false,
+            silent_until: None,
+            connections: Vec::new(),
+        }
     }
+}
 
-    /// `host:port`, by which humans and the hash identify the server.
-    pub(super) fn name(&self) -> &str {
-        &self.name
+impl<P: Protocol> Named for Server<P> {
+    fn name(&self) -> &str {
+        self.address.name()
+    }
+}
+
+impl<P: Protocol> Server<P> {
+    pub(super) fn new(place: Place, settings: Settings, clock: Arc<dyn Clock>) -> Server<P> {
+        Server { address: Address::new(place, settings), clock, idle: ForkLocal::new() }
     }
 
     /// The address of the server.
-    pub(super) fn address(&self) -> Address {
-        let Settings { connect_timeout, io_timeout, .. } = self.settings;
-        let (name, host) = (self.name.clone(), self.host.clone());
-        Address { name, host, port: self.port, connect_timeout, io_timeout }
+    pub(super) fn address(&self) -> &Address {
+        &self.address
     }
 
     /// The local address of the last connection.
@@ -98,7 +98,7 @@ impl Server {
     /// The server's time, by [`ServerTime::at`].
     pub(super) fn time(&self) -> Option<Duration> {
         let time = self.idle().time;
-        time.map(|time| Duration::from_secs(time.at(self.clock.now(), Bound::Latest)))
+        time.map(|time| time.at(self.clock.now()))
     }
 
     /// Runs a batch on this server.
@@ -107,25 +107,27 @@ impl Server {
     /// was sent, the batch is run once more on a new connection.
     pub(super) fn run(
         &self,
+        protocol: &P,
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
         let (pooled, epoch) = self.take();
         let was_pooled = pooled.is_some();
-        let failure = match self.attempt(pooled, epoch, ops, meanwhile) {
+        let failure = match self.attempt(protocol, pooled, epoch, ops, meanwhile) {
             Ok(replies) => return Ok(replies),
             Err(failure) => failure,
         };
         if was_pooled && !failure.sent && failure.error.is_outage() && !fork::is_astray() {
             let epoch = self.idle().epoch;
-            return self.attempt(None, epoch, ops, meanwhile);
+            return self.attempt(protocol, None, epoch, ops, meanwhile);
         }
         Err(failure)
     }
 
     fn attempt(
         &self,
-        pooled: Option<Box<Connection>>,
+        protocol: &P,
+        pooled: Option<Box<P::Connection>>,
         epoch: u64,
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
@@ -133,7 +135,7 @@ impl Server {
         let process = fork::process();
         let began = pooled.as_ref().map_or_else(|| self.clock.now(), |pooled| pooled.last_used());
         let name = |mut failure: Failure| {
-            failure.error = failure.error.during(format_args!("memcached at {}", self.name));
+            failure.error = failure.error.during(format_args!("{}", self.title()));
             if failure.error.is_outage() {
                 self.note_outage(&failure.error, began);
             }
@@ -143,15 +145,15 @@ impl Server {
             Some(connection) => (connection, None),
             None => {
                 let (connection, before) =
-                    self.dial().map_err(|error| name(Failure { error, sent: false }))?;
+                    self.dial(protocol).map_err(|error| name(Failure { error, sent: false }))?;
                 (Box::new(connection), Some(before))
             }
         };
-        let ended = connection.run(ops, &self.stamp, meanwhile);
+        let ended = connection.run(ops, meanwhile);
         // Logged after the request, because a logger may take long, and a request that renews a
         // lease may not have the time.
         if let Some(before) = dialled {
-            self.note_contact(before, connection.life());
+            self.note_contact(protocol, before, connection.life());
         }
         // The logger may have forked, too: the connection is the parent's.
         if fork::generation() != process {
@@ -170,24 +172,29 @@ impl Server {
     }
 
     /// Opens a connection. Also returns the life of the server that was seen before.
-    fn dial(&self) -> Result<(Connection, Option<Life>)> {
-        let pinned = self.idle().address;
-        let connection =
-            Connection::dial(&self.host, self.port, pinned, &self.settings, &self.clock)?;
+    fn dial(&self, protocol: &P) -> Result<(P::Connection, Option<Life<P>>)> {
+        let pinned = self.idle().pinned;
+        // Connecting changes no lock, so a failure is never worse than "unreachable".
+        let dialled = protocol.dial(&self.address, pinned, &self.clock);
+        let connection = dialled.map_err(|error| Failure { error, sent: false }.of_read())?;
         let (local, address) = connection.ends();
         let life = connection.life();
         let mut idle = self.idle();
-        idle.address = idle.address.or(address);
+        idle.pinned = idle.pinned.or(address);
         (idle.local, idle.time) = (local, Some(connection.time()));
         let before = idle.life.replace(life);
         Ok((connection, before))
     }
 
-    fn note_contact(&self, before: Option<Life>, now: Life) {
+    fn note_contact(&self, protocol: &P, before: Option<Life<P>>, now: Life<P>) {
         if before.is_some_and(|before| before != now) {
-            log::warn!("memcached at {} was started anew: what was held there is lost.", self.name);
+            let lost = match protocol.guarantees().survives {
+                Survives::Nothing => "what was held there is lost",
+                Survives::Restart => "what was held there is still held",
+            };
+            log::warn!("{} was started anew: {lost}.", self.title());
         } else {
-            log::debug!("Connected to memcached at {}.", self.name);
+            log::debug!("Connected to {}.", self.title());
         }
     }
 
@@ -195,7 +202,7 @@ impl Server {
         let now = self.clock.now();
         // A refused or broken connection is noticed at once. A failure that takes this long is a
         // timeout.
-        let Settings { connect_timeout, io_timeout, .. } = self.settings;
+        let Settings { connect_timeout, io_timeout, .. } = self.address.settings;
         let timed_out = now.since(began) >= connect_timeout.min(io_timeout) / 2;
         let mut idle = self.idle();
         let was_down = std::mem::replace(&mut idle.is_down, true);
@@ -210,7 +217,7 @@ impl Server {
         }
     }
 
-    fn take(&self) -> (Option<Box<Connection>>, u64) {
+    fn take(&self) -> (Option<Box<P::Connection>>, u64) {
         let mut idle = self.idle();
         let (connection, epoch) = (idle.connections.pop(), idle.epoch);
         drop(idle);
@@ -228,11 +235,11 @@ impl Server {
         }
     }
 
-    fn give_back(&self, connection: Box<Connection>, epoch: u64) {
+    fn give_back(&self, connection: Box<P::Connection>, epoch: u64) {
         let mut idle = self.idle();
         if connection.is_quiet()
             && idle.epoch == epoch
-            && idle.connections.len() < self.settings.pool
+            && idle.connections.len() < self.address.settings.pool
         {
             idle.connections.push(connection);
         }
@@ -240,7 +247,7 @@ impl Server {
         idle.silent_until = None;
         drop(idle);
         if was_down {
-            log::info!("memcached at {} answers again.", self.name);
+            log::info!("{} answers again.", self.title());
         }
     }
 
@@ -253,7 +260,11 @@ impl Server {
         epoch
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
+    fn title(&self) -> String {
+        self.address.title(P::SERVER)
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Idle<P::Connection>> {
         self.idle.get().lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

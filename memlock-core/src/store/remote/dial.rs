@@ -1,30 +1,50 @@
 //! Resolving the name of a server, and connecting to it.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use super::settings::Place;
+use super::stream::Stream;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Connects to the one server that the name resolves to: to the address that answered before, if
-/// there is one.
-pub(super) fn connect(
-    host: &str,
-    port: u16,
+/// Connects to a server. `server`: what it is, such as `memcached`. `pinned`: the address of its
+/// host name that answered before, if there is one.
+pub(in crate::store) fn connect(
+    place: &Place,
+    server: &str,
+    pinned: Option<SocketAddr>,
+    timeout: Duration,
+    clock: &dyn Clock,
+) -> Result<Stream> {
+    #[cfg(fuzzing)]
+    if let Some(stream) = fuzzed::next() {
+        return Ok(Stream::Tcp(stream));
+    }
+    match place {
+        Place::Tcp(host, port) => {
+            tcp((host, *port), server, pinned, timeout, clock).map(Stream::Tcp)
+        }
+        Place::Unix(path) => {
+            UnixStream::connect(path).map(Stream::Unix).map_err(|error| failed(server, &error))
+        }
+    }
+}
+
+fn tcp(
+    (host, port): (&str, u16),
+    server: &str,
     pinned: Option<SocketAddr>,
     timeout: Duration,
     clock: &dyn Clock,
 ) -> Result<TcpStream> {
-    #[cfg(fuzzing)]
-    if let Some(stream) = fuzzed::next() {
-        return Ok(stream);
-    }
     let addresses = match pinned {
         Some(address) => vec![address],
         None => resolve(host, port)?,
     };
     let deadline = clock.now() + timeout;
-    let mut last = "the name has no address".to_owned();
+    let mut last = unreachable("The host name has no address.");
     for address in addresses {
         let left = deadline.since(clock.now());
         if left.is_zero() {
@@ -32,15 +52,25 @@ pub(super) fn connect(
         }
         match TcpStream::connect_timeout(&address, left).and_then(without_delay) {
             Ok(stream) => return Ok(stream),
-            Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                return Err(unreachable(format!(
-                    "It cannot be connected to: this process has too many open files ({error}). Raise its limit (`ulimit -n`)."
-                )));
-            }
-            Err(error) => last = error.to_string(),
+            Err(error) if has_no_descriptor(&error) => return Err(failed(server, &error)),
+            Err(error) => last = failed(server, &error),
         }
     }
-    Err(unreachable(format!("It cannot be connected to ({last}). Is memcached running there?")))
+    Err(last)
+}
+
+fn failed(server: &str, error: &std::io::Error) -> Error {
+    if has_no_descriptor(error) {
+        return unreachable(format!(
+            "It cannot be connected to: this process has too many open files ({error}). Raise its limit \
+             (`ulimit -n`)."
+        ));
+    }
+    unreachable(format!("It cannot be connected to ({error}). Is {server} running there?"))
+}
+
+fn has_no_descriptor(error: &std::io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 fn without_delay(stream: TcpStream) -> std::io::Result<TcpStream> {
@@ -70,7 +100,7 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     Ok(addresses)
 }
 
-pub(super) fn unreachable(text: impl Into<String>) -> Error {
+pub(in crate::store) fn unreachable(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, text)
 }
 
@@ -85,7 +115,7 @@ pub(super) mod fuzzed {
         static STREAMS: RefCell<VecDeque<TcpStream>> = const { RefCell::new(VecDeque::new()) };
     }
 
-    /// Sets the sockets for this thread's next connections to a memcached, in order. Later
+    /// Sets the sockets for this thread's next connections to a server, in order. Later
     /// connections are really dialled.
     pub fn dial_these(streams: impl IntoIterator<Item = TcpStream>) {
         STREAMS.with_borrow_mut(|waiting| *waiting = streams.into_iter().collect());

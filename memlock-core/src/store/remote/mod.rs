@@ -1,0 +1,136 @@
+//! Stores on one or several servers: everything except the protocol.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `mod` | the store that is made of a protocol |
+//! | `protocol` | what a protocol implements |
+//! | `hosts` | the servers that a URL names, and which of them owns a route |
+//! | `settings` | addresses, timeouts and the size of the pool |
+//! | `server` | one server: its idle connections, and when a failed batch is sent again |
+//! | `dial` | resolving a host name, and connecting |
+//! | `stream` | TCP or a Unix socket |
+//! | `socket` | one connection: deadlines, input and output |
+
+mod dial;
+mod hosts;
+mod protocol;
+mod server;
+mod settings;
+mod socket;
+mod stream;
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[cfg(feature = "admin")]
+use super::admin::Admin;
+use super::url::Url;
+use super::{Failure, Guarantees, Node, Op, Reply, Route, Store};
+use crate::clock::Clock;
+#[cfg(feature = "admin")]
+use crate::error::Error;
+use crate::error::Result;
+use hosts::Hosts;
+use server::Server;
+
+#[cfg(feature = "admin")]
+pub(super) use dial::connect;
+#[cfg(fuzzing)]
+pub use dial::fuzzed::dial_these;
+pub(super) use hosts::split;
+pub(super) use protocol::{Connection, Protocol, ServerTime};
+pub(super) use settings::{Address, Place, Settings};
+pub(super) use socket::{Patience, Socket};
+#[cfg(feature = "admin")]
+pub(super) use stream::Stream;
+
+/// The servers of a URL.
+#[derive(Debug)]
+pub(super) struct Remote<P: Protocol> {
+    protocol: P,
+    servers: Hosts<Server<P>>,
+}
+
+impl<P: Protocol> Remote<P> {
+    /// No connection is opened until the first operation.
+    pub(super) fn new(
+        protocol: P,
+        places: Vec<Place>,
+        url: &mut Url,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Remote<P>> {
+        let settings = Settings::take(url)?;
+        let server = |place| Server::new(place, settings, Arc::clone(clock));
+        let servers = Hosts::new(url, places.into_iter().map(server))?;
+        Ok(Remote { protocol, servers })
+    }
+
+    fn owner(&self, route: Route) -> &Server<P> {
+        self.servers.owner(route)
+    }
+
+    #[cfg(feature = "admin")]
+    fn server(&self, node: usize) -> Result<&Server<P>> {
+        self.servers.get(node).ok_or_else(|| Error::config("There is no such server."))
+    }
+}
+
+impl<P: Protocol> Store for Remote<P> {
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        self.run_while(route, ops, &|| {})
+    }
+
+    fn run_while(
+        &self,
+        route: Route,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.owner(route).run(&self.protocol, ops, meanwhile)
+    }
+
+    fn server_of(&self, route: Route) -> usize {
+        self.servers.place(route)
+    }
+
+    fn is_silent(&self, route: Route) -> bool {
+        self.owner(route).is_silent()
+    }
+
+    fn disconnect(&self) {
+        self.servers.all().for_each(Server::disconnect);
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.protocol.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
+        self.owner(route).time()
+    }
+
+    fn local_address(&self, route: Route) -> Option<IpAddr> {
+        self.owner(route).local_address()
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        let node = |server: &Server<P>| Node {
+            name: server.address().name().to_owned(),
+            title: server.address().title(P::SERVER),
+            is_container: false,
+            timeout: server.address().settings.io_timeout,
+        };
+        self.servers.all().map(node).collect()
+    }
+
+    #[cfg(feature = "admin")]
+    fn missing(&self, node: usize) -> Option<String> {
+        self.protocol.missing(self.server(node).ok()?.address())
+    }
+
+    #[cfg(feature = "admin")]
+    fn admin(&self, node: usize) -> Result<Box<dyn Admin + '_>> {
+        self.protocol.admin(self.server(node)?.address())
+    }
+}

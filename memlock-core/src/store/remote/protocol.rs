@@ -1,0 +1,87 @@
+//! What a protocol implements.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::settings::Address;
+use crate::clock::{Clock, Moment};
+use crate::error::Result;
+#[cfg(feature = "admin")]
+use crate::store::admin::Admin;
+use crate::store::{Failure, Guarantees, Op, Reply};
+
+/// A protocol by which servers store items.
+pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
+    /// A connection that is ready for batches.
+    type Connection: Connection;
+
+    /// What its servers are, such as `memcached`.
+    const SERVER: &'static str;
+
+    /// Connects to a server, and checks that it is suitable for locks. No lock is changed there.
+    /// `pinned`: the address of its host name that answered before, if there is one.
+    fn dial(
+        &self,
+        address: &Address,
+        pinned: Option<SocketAddr>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Self::Connection>;
+
+    /// What the servers promise.
+    fn guarantees(&self) -> Guarantees;
+
+    /// What is missing on a server as long as nothing has been stored there: see
+    /// [`Store::missing`](crate::store::Store::missing).
+    #[cfg(feature = "admin")]
+    fn missing(&self, _address: &Address) -> Option<String> {
+        None
+    }
+
+    /// A tool's own connection.
+    #[cfg(feature = "admin")]
+    fn admin(&self, address: &Address) -> Result<Box<dyn Admin>>;
+}
+
+/// A connection that is ready for batches.
+pub(in crate::store) trait Connection: fmt::Debug + Send {
+    /// One life of the server.
+    type Life: Copy + PartialEq + fmt::Debug + Send;
+    /// One reading of the server's clock.
+    type Time: ServerTime;
+
+    /// Runs a batch, and calls `meanwhile` between the request and the replies, or before if that
+    /// moment is unknown. After a failure the connection must be dropped.
+    fn run(
+        &mut self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure>;
+
+    /// The local address, and the server's.
+    fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>);
+
+    /// When the connection was last taken into use.
+    fn last_used(&self) -> Moment;
+
+    /// Takes the connection into use again. True if the server has closed it meanwhile, or sent
+    /// unrequested bytes.
+    fn was_closed(&mut self) -> bool;
+
+    /// Whether nothing is left unread. Otherwise the server sent more than requested, and the
+    /// connection cannot be trusted with another request.
+    fn is_quiet(&self) -> bool;
+
+    /// The life of the server in which the connection was opened.
+    fn life(&self) -> Self::Life;
+
+    /// The reading of the server's clock when the connection was opened.
+    fn time(&self) -> Self::Time;
+}
+
+/// One reading of a server's clock.
+pub(in crate::store) trait ServerTime: Copy + fmt::Debug + Send {
+    /// The server's time at this moment, rather too late than too early.
+    fn at(self, now: Moment) -> Duration;
+}

@@ -1,0 +1,68 @@
+//! Addresses, timeouts and the size of the pool.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::error::Result;
+use crate::store::url::Url;
+
+/// How a server is accessed.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct Settings {
+    /// The time limit for connecting to one server.
+    pub(in crate::store) connect_timeout: Duration,
+    /// The limit of each wait for the server within a batch.
+    pub(in crate::store) io_timeout: Duration,
+    /// How many idle connections are kept per server.
+    pub(in crate::store) pool: usize,
+}
+
+impl Settings {
+    /// Takes the parameters from the URL.
+    pub(in crate::store) fn take(url: &mut Url) -> Result<Settings> {
+        Ok(Settings {
+            connect_timeout: url.take_duration("connect_timeout", Duration::from_secs(1))?,
+            io_timeout: url.take_duration("io_timeout", Duration::from_secs(1))?,
+            pool: url.take_count("pool", 16)?,
+        })
+    }
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Place {
+    /// A host name or IP address, and a TCP port.
+    Tcp(String, u16),
+    /// The path of a Unix socket.
+    #[allow(dead_code, reason = "not every store has servers on Unix sockets")]
+    Unix(PathBuf),
+}
+
+/// The address of a server, and how the server is accessed.
+#[derive(Clone, Debug)]
+pub(in crate::store) struct Address {
+    name: String,
+    pub(in crate::store) place: Place,
+    pub(in crate::store) settings: Settings,
+}
+
+impl Address {
+    pub(in crate::store) fn new(place: Place, settings: Settings) -> Address {
+        let name = match &place {
+            Place::Tcp(host, port) if host.contains(':') => format!("[{host}]:{port}"),
+            Place::Tcp(host, port) => format!("{host}:{port}"),
+            Place::Unix(path) => path.display().to_string(),
+        };
+        Address { name, place, settings }
+    }
+
+    /// `host:port`, or the path, by which humans and the hash identify the server.
+    pub(in crate::store) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The server in messages, such as `memcached at 10.0.0.7:11211`. `server`: what it is.
+    pub(in crate::store) fn title(&self, server: &str) -> String {
+        format!("{server} at {}", self.name)
+    }
+}

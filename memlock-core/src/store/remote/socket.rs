@@ -1,0 +1,261 @@
+//! One connection: deadlines, input and output.
+//!
+//! Timeouts are set on the socket once, when it is opened, so that a round trip costs two system
+//! calls: one write, one read. A whole batch has a deadline, too, but the deadline is checked only
+//! if the replies do not arrive in one piece; a batch therefore ends within three times the
+//! timeout. Any error closes the connection: a late reply must never be taken for the reply to the
+//! next request.
+
+use std::io::{ErrorKind as IoKind, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::dial::{connect, unreachable};
+use super::settings::{Address, Settings};
+use super::stream::Stream;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, ErrorKind, Result};
+use crate::store::Failure;
+
+/// The longest reply line that is read before the connection is given up.
+const LONGEST_LINE: usize = 2048;
+/// How many bytes are read at once.
+const CHUNK: usize = 16 * 1024;
+/// A request up to this size is written in one piece. A longer one is written while its replies are
+/// read, because a server that cannot deliver its replies stops reading.
+const SMALL_REQUEST: usize = 16 * 1024;
+/// The most bytes of replies that are buffered while a long request is still being written.
+const LARGEST_BACKLOG: usize = 64 * 1024 * 1024;
+/// A connection that was idle for longer than this is checked before it is used again.
+const IDLE: Duration = Duration::from_millis(100);
+
+/// An open connection, its output and its input.
+#[derive(Debug)]
+pub(in crate::store) struct Socket {
+    stream: Stream,
+    clock: Arc<dyn Clock>,
+    io_timeout: Duration,
+    /// When the connection was last taken into use.
+    last_used: Moment,
+    /// The request that [`Socket::write_out`] sends.
+    pub(in crate::store) output: Vec<u8>,
+    input: Input,
+}
+
+/// The bytes that were received and not consumed: `buffer[start..end]`.
+#[derive(Debug, Default)]
+struct Input {
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+/// The time limit for a batch's replies. In the common case, with all of them in the first read,
+/// the clock is not read. From the second read on there is a limit; otherwise a server that sends
+/// byte by byte could block the call forever.
+#[derive(Debug, Default)]
+pub(in crate::store) struct Patience {
+    reads: usize,
+    limit: Option<Moment>,
+}
+
+impl Socket {
+    /// Connects. `server`: what it is, such as `memcached`. `pinned`: the address of its host name
+    /// that answered before, if there is one.
+    pub(in crate::store) fn connect(
+        address: &Address,
+        server: &str,
+        pinned: Option<SocketAddr>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Socket> {
+        let Settings { connect_timeout, io_timeout, .. } = address.settings;
+        let stream = connect(&address.place, server, pinned, connect_timeout, clock.as_ref())?;
+        stream
+            .set_timeouts(io_timeout)
+            .map_err(|error| unreachable(format!("The socket cannot be set up: {error}.")))?;
+        Ok(Socket {
+            stream,
+            clock: Arc::clone(clock),
+            io_timeout,
+            last_used: clock.now(),
+            output: Vec::new(),
+            input: Input::default(),
+        })
+    }
+
+    /// The clock that the deadlines are counted by.
+    pub(in crate::store) fn clock(&self) -> &dyn Clock {
+        self.clock.as_ref()
+    }
+
+    /// The local address, and the server's.
+    pub(in crate::store) fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
+        self.stream.ends()
+    }
+
+    /// When the connection was last taken into use.
+    pub(in crate::store) fn last_used(&self) -> Moment {
+        self.last_used
+    }
+
+    /// Takes the connection into use again. True if the server has closed it meanwhile, or sent
+    /// unrequested bytes. Checked only after a pause, since the check costs a system call.
+    pub(in crate::store) fn was_closed(&mut self) -> bool {
+        let now = self.clock.now();
+        let idle = now.since(self.last_used);
+        self.last_used = now;
+        if idle < IDLE {
+            return false;
+        }
+        !self.stream.is_open_and_quiet()
+    }
+
+    /// The bytes that were received and not consumed.
+    pub(in crate::store) fn unread(&self) -> &[u8] {
+        &self.input.buffer[self.input.start..self.input.end]
+    }
+
+    /// Consumes so many bytes of the input.
+    pub(in crate::store) fn consume(&mut self, bytes: usize) {
+        self.input.start = (self.input.start + bytes).min(self.input.end);
+    }
+
+    /// The position of the next line in the input, without its line end; see [`Socket::at`].
+    pub(in crate::store) fn line(&mut self, patience: &mut Patience) -> Result<(usize, usize)> {
+        let mut searched = 0;
+        loop {
+            let unread = self.unread();
+            if let Some(place) = unread[searched..].iter().position(|&byte| byte == b'\n') {
+                let (from, mut to) = (self.input.start, self.input.start + searched + place);
+                self.input.start = to + 1;
+                if to > from && self.input.buffer[to - 1] == b'\r' {
+                    to -= 1;
+                }
+                return Ok((from, to));
+            }
+            searched = unread.len();
+            if searched > LONGEST_LINE {
+                return Err(Error::protocol("The server answered a line longer than 2 KiB."));
+            }
+            self.read_more(patience)?;
+        }
+    }
+
+    /// The bytes at a position of the input, which is valid until the next read.
+    pub(in crate::store) fn at(&self, (from, to): (usize, usize)) -> &[u8] {
+        &self.input.buffer[from..to]
+    }
+
+    /// Waits for more input.
+    pub(in crate::store) fn read_more(&mut self, patience: &mut Patience) -> Result<()> {
+        loop {
+            if patience.reads > 0 {
+                let now = self.clock.now();
+                if now > *patience.limit.get_or_insert(now + self.io_timeout) {
+                    return Err(self.too_late());
+                }
+            }
+            patience.reads += 1;
+            match self.input.fill(&mut self.stream) {
+                Ok(0) => return Err(lost("The server closed the connection.")),
+                Ok(_) => return Ok(()),
+                Err(error) if error.kind() == IoKind::Interrupted => {}
+                Err(error) if matches!(error.kind(), IoKind::WouldBlock | IoKind::TimedOut) => {
+                    return Err(self.too_late());
+                }
+                Err(error) => return Err(lost(format!("The connection broke: {error}."))),
+            }
+        }
+    }
+
+    fn too_late(&self) -> Error {
+        lost(format!("The server did not answer within {:?}.", self.io_timeout))
+    }
+
+    /// Sends the request.
+    pub(in crate::store) fn write_out(&mut self) -> std::result::Result<(), Failure> {
+        let written = if self.output.len() <= SMALL_REQUEST {
+            self.write_small()
+        } else {
+            self.write_large()
+        };
+        written.map_err(|error| Failure { sent: error.kind() == ErrorKind::Unknown, error })
+    }
+
+    fn write_small(&mut self) -> Result<()> {
+        let mut written = 0;
+        while written < self.output.len() {
+            match self.stream.write(&self.output[written..]) {
+                Ok(more) if more > 0 => written += more,
+                Err(error) if error.kind() == IoKind::Interrupted => {}
+                Err(error) => return Err(unwritten(written, &error)),
+                Ok(_) => return Err(unwritten(written, &IoKind::WriteZero.into())),
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes and reads, whichever the socket is ready for.
+    fn write_large(&mut self) -> Result<()> {
+        self.stream.set_nonblocking(true).map_err(|error| unwritten(0, &error))?;
+        let mut deadline = self.clock.now() + self.io_timeout;
+        let mut written = 0;
+        while written < self.output.len() {
+            match self.stream.write(&self.output[written..]) {
+                Ok(more) if more > 0 => {
+                    written += more;
+                    deadline = self.clock.now() + self.io_timeout;
+                    continue;
+                }
+                Ok(_) => return Err(unwritten(written, &IoKind::WriteZero.into())),
+                Err(error) if matches!(error.kind(), IoKind::WouldBlock | IoKind::Interrupted) => {}
+                Err(error) => return Err(unwritten(written, &error)),
+            }
+            match self.input.fill(&mut self.stream) {
+                Ok(0) => return Err(unwritten(written, &IoKind::UnexpectedEof.into())),
+                Ok(_) if self.unread().len() > LARGEST_BACKLOG => {
+                    return Err(lost("The server answers more than was asked."));
+                }
+                Err(error) if !matches!(error.kind(), IoKind::WouldBlock | IoKind::Interrupted) => {
+                    return Err(unwritten(written, &error));
+                }
+                Ok(_) | Err(_) => {}
+            }
+            let left = deadline.since(self.clock.now());
+            if left.is_zero() {
+                return Err(unwritten(written, &IoKind::TimedOut.into()));
+            }
+            self.stream.wait_until_ready(left);
+        }
+        self.stream.set_nonblocking(false).map_err(|error| unwritten(written, &error))
+    }
+}
+
+impl Input {
+    /// Reads once, and appends to the unread bytes.
+    fn fill(&mut self, stream: &mut Stream) -> std::io::Result<usize> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+        } else if self.start > CHUNK {
+            self.buffer.copy_within(self.start..self.end, 0);
+            (self.start, self.end) = (0, self.end - self.start);
+        }
+        if self.buffer.len() < self.end + CHUNK {
+            self.buffer.resize(self.end + CHUNK, 0);
+        }
+        let read = stream.read(&mut self.buffer[self.end..])?;
+        self.end += read;
+        Ok(read)
+    }
+}
+
+fn unwritten(written: usize, error: &std::io::Error) -> Error {
+    let text = format!("The request could not be written: {error}.");
+    if written == 0 { unreachable(text) } else { lost(text) }
+}
+
+/// The request may have been carried out.
+pub(in crate::store) fn lost(text: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Unknown, text)
+}

@@ -1,0 +1,108 @@
+//! TCP or a Unix socket.
+
+use std::fmt;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A connected socket.
+pub(in crate::store) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    fn fd(&self) -> RawFd {
+        match self {
+            Stream::Tcp(stream) => stream.as_raw_fd(),
+            Stream::Unix(stream) => stream.as_raw_fd(),
+        }
+    }
+
+    /// Sets the time limit of each read and each write.
+    pub(in crate::store) fn set_timeouts(&self, timeout: Duration) -> std::io::Result<()> {
+        let limit = Some(timeout);
+        match self {
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
+            }
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
+            }
+        }
+    }
+
+    /// The local address, and the server's.
+    pub(super) fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
+        match self {
+            Stream::Tcp(stream) => {
+                (stream.local_addr().ok().map(|local| local.ip()), stream.peer_addr().ok())
+            }
+            // Both ends are on this host.
+            Stream::Unix(_) => (Some(Ipv4Addr::LOCALHOST.into()), None),
+        }
+    }
+
+    /// Whether the server has neither closed the connection nor sent anything.
+    pub(super) fn is_open_and_quiet(&self) -> bool {
+        let mut byte = 0_u8;
+        // SAFETY: one writable byte is given for one byte.
+        let peeked = unsafe {
+            libc::recv(
+                self.fd(),
+                std::ptr::from_mut(&mut byte).cast(),
+                1,
+                libc::MSG_PEEK | libc::MSG_DONTWAIT,
+            )
+        };
+        // Nothing to read is the good case; 0 is the end of the stream.
+        peeked < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
+    }
+
+    /// Waits until something can be read or written.
+    pub(super) fn wait_until_ready(&self, limit: Duration) {
+        let mut socket =
+            libc::pollfd { fd: self.fd(), events: libc::POLLIN | libc::POLLOUT, revents: 0 };
+        let millis = limit.as_millis().clamp(1, 60_000) as libc::c_int;
+        // SAFETY: one valid pollfd is given. The result is not needed: the caller tries both
+        // directions again.
+        unsafe { libc::poll(&mut socket, 1, millis) };
+    }
+
+    pub(super) fn set_nonblocking(&self, nonblocking: bool) -> std::io::Result<()> {
+        match self {
+            Stream::Tcp(stream) => stream.set_nonblocking(nonblocking),
+            Stream::Unix(stream) => stream.set_nonblocking(nonblocking),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Unix(stream) => stream.read(buffer),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self {
+            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Stream({})", self.fd())
+    }
+}
