@@ -3,6 +3,7 @@
 //!
 //! - [`doors`]: memlock in each language, behind one trait.
 //! - [`server`]: a real memcached of one's own, to start, kill, restart and freeze.
+//! - [`launch`]: ports and processes of servers, which end with the test.
 //! - [`proxy`]: stands before a server and loses, delays, cuts or spoils what passes.
 //! - [`fake`]: a scripted server for the answers that no real server gives.
 //! - [`cost`]: the usual cost of a step.
@@ -31,6 +32,7 @@ pub mod fake;
 pub mod frozen;
 pub mod history;
 pub mod hosts;
+pub mod launch;
 pub mod proxy;
 pub mod server;
 pub mod stopwatch;

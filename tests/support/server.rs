@@ -1,23 +1,14 @@
 //! A real memcached for one test: on a port of its own, gone with the test.
 
-use std::fs::File;
 use std::io::{self, Read};
-use std::net::TcpListener;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Sender};
-use std::sync::{Mutex, MutexGuard, OnceLock};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard};
 
-use crate::cable;
+use crate::launch::{ReservedPort, START_LIMIT, end, nobody, poll_until, spawn};
 pub use crate::memcached_text::MemcachedText;
 use crate::wire::lock;
-
-/// How long a server may take to answer after its start.
-const START_LIMIT: Duration = Duration::from_secs(10);
 
 /// A running memcached on a loopback port.
 ///
@@ -45,7 +36,7 @@ impl Memcached {
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
         let mut trouble = String::new();
         for _ in 0..5 {
-            let port = ReservedPort::new();
+            let port = ReservedPort::any();
             match launch(&args, port.number()) {
                 Ok(child) => {
                     return Memcached {
@@ -183,59 +174,6 @@ impl Drop for Memcached {
     }
 }
 
-/// A loopback port that no other program is given while this lives, although only a server listens
-/// on it.
-///
-/// A socket bound with SO_REUSEADDR that does not listen: memcached, which sets the same option,
-/// may bind beside it; the kernel gives the port to no program that asks for any free one, and to
-/// no outgoing connection. So a killed server finds its port again.
-#[derive(Debug)]
-struct ReservedPort(TcpListener);
-
-impl ReservedPort {
-    fn new() -> ReservedPort {
-        ReservedPort::bind().unwrap_or_else(|why| panic!("no free port on 127.0.0.1: {why}"))
-    }
-
-    fn bind() -> io::Result<ReservedPort> {
-        let check = |result: libc::c_int| {
-            if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
-        };
-        let length = |bytes: usize| libc::socklen_t::try_from(bytes).map_err(io::Error::other);
-        // SAFETY: socket() returns a new descriptor that nothing else owns.
-        let socket = unsafe {
-            let fd = check(libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0))?;
-            TcpListener::from(OwnedFd::from_raw_fd(fd))
-        };
-        let fd = socket.as_raw_fd();
-        let yes: libc::c_int = 1;
-        let yes_length = length(size_of_val(&yes))?;
-        // SAFETY: the pointer and length describe `yes`, which outlives the call.
-        check(unsafe {
-            libc::setsockopt(
-                fd,
-                libc::SOL_SOCKET,
-                libc::SO_REUSEADDR,
-                (&raw const yes).cast(),
-                yes_length,
-            )
-        })?;
-        // SAFETY: an all-zero sockaddr_in is valid: port 0, any address.
-        let mut any_port: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-        any_port.sin_family =
-            libc::sa_family_t::try_from(libc::AF_INET).map_err(io::Error::other)?;
-        any_port.sin_addr.s_addr = libc::INADDR_LOOPBACK.to_be();
-        let address_length = length(size_of_val(&any_port))?;
-        // SAFETY: the pointer and length describe `any_port`, which outlives the call.
-        check(unsafe { libc::bind(fd, (&raw const any_port).cast(), address_length) })?;
-        Ok(ReservedPort(socket))
-    }
-
-    fn number(&self) -> u16 {
-        self.0.local_addr().expect("a bound socket has an address").port()
-    }
-}
-
 /// Starts one process and waits until it, and not some other server on that port, answers.
 fn launch(args: &[String], port: u16) -> Result<Child, String> {
     let mut command = Command::new(program());
@@ -278,78 +216,11 @@ fn program() -> PathBuf {
         .expect("no memcached on PATH or in /usr/bin: install memcached")
 }
 
-fn nobody() -> (u32, u32) {
-    // SAFETY: the name is NUL-terminated; the entry is read before anything else here asks for
-    // another, and this crate asks for no other.
-    let entry = unsafe {
-        libc::getpwnam(c"nobody".as_ptr()).as_ref().map(|user| (user.pw_uid, user.pw_gid))
-    };
-    entry.expect("this machine has no user `nobody` for memcached to run as")
-}
-
-/// Spawns a child that the kernel kills when this process dies, in the network namespace of the
-/// calling thread.
-///
-/// That signal (PDEATHSIG) comes already when the *thread* that forked ends, and the test harness
-/// runs each test on a thread that ends. So one thread that lasts as long as the process forks for
-/// all.
-fn spawn(mut command: Command) -> io::Result<Child> {
-    type Order = (Command, File, Sender<io::Result<Child>>);
-    static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
-    let parent = libc::pid_t::try_from(std::process::id()).map_err(io::Error::other)?;
-    // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe; nothing is
-    // allocated.
-    unsafe {
-        command.pre_exec(move || {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            // The parent may have died before the signal was asked for.
-            if libc::getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
-        });
-    }
-    let spawner = SPAWNER.get_or_init(|| {
-        let (orders, incoming) = mpsc::channel::<Order>();
-        thread::spawn(move || {
-            for (mut command, namespace, done) in incoming {
-                let child = cable::move_to(&namespace).and_then(|()| command.spawn());
-                // The caller waits for it; if it does not, the child has no parent to wait for it
-                // and is ended.
-                if let Err(mpsc::SendError(Ok(mut child))) = done.send(child) {
-                    end(&mut child);
-                }
-            }
-        });
-        orders
-    });
-    let (done, spawned) = mpsc::channel();
-    let namespace = cable::namespace_of_this_thread()?;
-    spawner
-        .send((command, namespace, done))
-        .map_err(|_| io::Error::other("the spawning thread is gone"))?;
-    spawned.recv().map_err(|_| io::Error::other("the spawning thread is gone"))?
-}
-
-/// Kills and buries. Both fail only when it is gone already.
-fn end(child: &mut Child) {
-    let _ = child.kill();
-    let _ = child.wait();
-}
-
-/// Asks every few milliseconds until there is an answer or the time is up.
-fn poll_until<T>(limit: Duration, mut answer: impl FnMut() -> Option<T>) -> Option<T> {
-    let end = Instant::now() + limit;
-    loop {
-        let found = answer();
-        if found.is_some() || Instant::now() >= end {
-            return found;
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::thread;
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -371,7 +242,7 @@ mod tests {
         server.kill();
         assert!(MemcachedText::try_connect(&server.address()).is_err());
         assert!(before.try_command("version").is_err());
-        let others: Vec<_> = (0..20).map(|_| ReservedPort::new()).collect();
+        let others: Vec<_> = (0..20).map(|_| ReservedPort::any()).collect();
         assert!(others.iter().all(|other| other.number() != server.port()));
         server.restart();
         assert!(server.plain().command("version").starts_with("VERSION "));
