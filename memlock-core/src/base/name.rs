@@ -62,17 +62,30 @@ const QUEUE: &str = "%wait";
 
 /// A key as sent to the server: 1 to 250 bytes, each from `!` to `~`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(Box<str>);
+pub struct Key {
+    text: Box<str>,
+    is_shared: bool,
+}
 
 impl Key {
+    fn new(text: String) -> Key {
+        Key { text: text.into_boxed_str(), is_shared: false }
+    }
+
     /// The key's text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// Whether programs that do not use memlock read and write the item, too: it is stored as they
+    /// store it.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// The key of the queue of waiters for this item.
     pub fn waiters(&self) -> Key {
-        Key(Key::queue_of(&self.0).into_boxed_str())
+        Key::new(Key::queue_of(&self.text))
     }
 
     /// The key of the queue beside the item with this key.
@@ -83,13 +96,13 @@ impl Key {
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(&self.text, f)
     }
 }
 
@@ -170,7 +183,7 @@ impl Keyspace {
             key.len() <= LONGEST_EXACT && key.bytes().all(|byte| (b'!'..=b'~').contains(&byte))
         };
         match key.filter(fits) {
-            Some(key) if !name.is_empty() => Ok(Key(key.into_boxed_str())),
+            Some(key) if !name.is_empty() => Ok(Key { is_shared: true, ..Key::new(key) }),
             _ => Err(Error::invalid(format!(
                 "{:?} cannot be an item's key: take 1 to {LONGEST_EXACT} visible ASCII characters, the prefix included.",
                 String::from_utf8_lossy(name)
@@ -217,7 +230,7 @@ impl Keyspace {
 
     /// The key of an item that belongs to a store. No name produces it: a `%` in a name is encoded.
     pub fn internal(&self, word: &str) -> Key {
-        Key(format!("{}%{word}", self.prefix).into_boxed_str())
+        Key::new(format!("{}%{word}", self.prefix))
     }
 
     fn key(&self, family: &str, name: &[u8]) -> Key {
@@ -234,7 +247,7 @@ impl Keyspace {
             key.push_str(HASHED);
             key.push_str(&hex(&Sha256::digest(name)));
         }
-        Key(key.into_boxed_str())
+        Key::new(key)
     }
 }
 
