@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub(crate) mod memcached;
 pub(crate) mod memory;
+pub(crate) mod redis;
 pub(crate) mod sqlite;
 
 /// A store, or a variation of one.
@@ -53,6 +54,7 @@ macro_rules! for_each_store {
         $then! { $arguments
             (memory::MEMORY: rust_on_memory c_on_memory cpp_on_memory python_on_memory)
             (memcached::MEMCACHED: rust_on_memcached c_on_memcached cpp_on_memcached python_on_memcached)
+            (redis::REDIS: rust_on_redis c_on_redis cpp_on_redis python_on_redis)
             (sqlite::SQLITE: rust_on_sqlite c_on_sqlite cpp_on_sqlite python_on_sqlite)
             (memcached::THAT_REFUSES: rust_on_memcached_that_refuses _ _ _)
         }

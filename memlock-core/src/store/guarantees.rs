@@ -59,6 +59,8 @@ pub enum ClockOf {
 pub enum Survives {
     /// Nothing: when the server ends, all locks are gone, while their holders may continue.
     Nothing,
+    /// What the server has written to its disk, if it is configured to do so.
+    Persisted,
     /// Everything, until the host itself is rebooted.
     Restart,
 }
@@ -153,6 +155,7 @@ impl Guarantees {
         };
         let restart = match self.survives {
             Survives::Nothing => "all locks are lost",
+            Survives::Persisted => "what the server has saved survives",
             Survives::Restart => "locks survive, until the host is rebooted",
         };
         let evictions = if self.evicts { "unless the server refuses when full" } else { "never" };

@@ -20,12 +20,16 @@ pub mod guarantees;
 pub mod memcached;
 pub mod memory;
 mod ops;
-#[cfg(feature = "memcached")]
+#[cfg(feature = "redis")]
+mod redis;
+#[cfg(any(feature = "memcached", feature = "redis"))]
 mod remote;
 mod route;
 pub mod schemes;
 #[cfg(feature = "sqlite")]
 mod sqlite;
+#[cfg(feature = "tls")]
+mod tls;
 mod url;
 
 pub use admin::Node;

@@ -6,6 +6,8 @@ use super::Store;
 #[cfg(feature = "memcached")]
 use super::memcached::Memcached;
 use super::memory::Memory;
+#[cfg(feature = "redis")]
+use super::redis::Redis;
 #[cfg(feature = "sqlite")]
 use super::sqlite::Sqlite;
 use super::url::Url;
@@ -20,6 +22,12 @@ const SCHEMES: &[(&str, &str, Open)] = &[
     #[cfg(feature = "memcached")]
     ("memcached", "memcached://host[:port][,host2…]", Memcached::open),
     ("memory", "memory://name", Memory::open),
+    #[cfg(feature = "redis")]
+    ("redis", "redis://[[user]:password@]host[:port][,host2…][/database]", Redis::open),
+    #[cfg(all(feature = "redis", feature = "tls"))]
+    ("rediss", "rediss://… (the same, encrypted)", Redis::open_tls),
+    #[cfg(feature = "redis")]
+    ("redis+unix", "redis+unix:///path/of/socket[?db=number]", Redis::open_unix),
     #[cfg(feature = "sqlite")]
     ("sqlite", "sqlite:///path or sqlite:path", Sqlite::open),
 ];

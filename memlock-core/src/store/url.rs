@@ -87,6 +87,37 @@ impl Url {
         Ok(authority)
     }
 
+    /// The location of a scheme with users: `//[[user]:password@]hosts[/path]`, each part decoded
+    /// except the hosts.
+    #[cfg(feature = "redis")]
+    pub(crate) fn account(&self) -> Result<Account<'_>> {
+        let bad = |why: &str| {
+            Error::config(format!(
+                "{} {why}: write {scheme}://host:port or {scheme}://user:password@host:port.",
+                self.shown(),
+                scheme = self.scheme
+            ))
+        };
+        let rest = self.location.strip_prefix("//").ok_or_else(|| bad("has no //"))?;
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = authority.rsplit_once('@').unwrap_or(("", authority));
+        let (user, password) = match login.split_once(':') {
+            Some((user, password)) => (user, password),
+            None => (login, ""),
+        };
+        let decoded = |text: &str| {
+            let bytes = percent_decode(text).and_then(|bytes| String::from_utf8(bytes).ok());
+            let text = bytes.ok_or_else(|| bad("has a broken %XX code (write '%' as %25)"))?;
+            Ok::<_, Error>(Some(text).filter(|text| !text.is_empty()))
+        };
+        Ok(Account {
+            user: decoded(user)?,
+            password: decoded(password)?.map(Secret),
+            hosts,
+            path: decoded(path)?,
+        })
+    }
+
     /// The URL as the subject of a sentence, without its password and its parameters.
     pub(crate) fn shown(&self) -> String {
         match &self.redacted {
@@ -182,6 +213,29 @@ impl Url {
             self.scheme,
             self.known.join(", ")
         )))
+    }
+}
+
+/// The parts of a location with users. A part that is empty is `None`.
+#[cfg(feature = "redis")]
+pub(crate) struct Account<'a> {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<Secret>,
+    /// The servers, separated by commas.
+    pub(crate) hosts: &'a str,
+    /// The text behind the first slash.
+    pub(crate) path: Option<String>,
+}
+
+/// A text that is not shown in messages.
+#[cfg(feature = "redis")]
+#[derive(Clone)]
+pub(crate) struct Secret(pub(crate) String);
+
+#[cfg(feature = "redis")]
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
     }
 }
 

@@ -190,6 +190,7 @@ impl<P: Protocol> Server<P> {
         if before.is_some_and(|before| before != now) {
             let lost = match protocol.guarantees().survives {
                 Survives::Nothing => "what was held there is lost",
+                Survives::Persisted => "what it had not saved is lost",
                 Survives::Restart => "what was held there is still held",
             };
             log::warn!("{} was started anew: {lost}.", self.title());

@@ -12,11 +12,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dial::{connect, unreachable};
+#[cfg(feature = "tls")]
+use super::settings::Place;
 use super::settings::{Address, Settings};
 use super::stream::Stream;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Failure;
+#[cfg(feature = "tls")]
+use crate::store::tls::Tls;
 
 /// The longest reply line that is read before the connection is given up.
 const LONGEST_LINE: usize = 2048;
@@ -82,6 +86,31 @@ impl Socket {
             output: Vec::new(),
             input: Input::default(),
         })
+    }
+
+    /// Encrypts the connection, and authenticates the server. `began`: when connecting began.
+    #[cfg(feature = "tls")]
+    pub(in crate::store) fn encrypt(
+        self,
+        tls: &Tls,
+        address: &Address,
+        began: Moment,
+    ) -> Result<Socket> {
+        let Settings { connect_timeout, io_timeout, .. } = address.settings;
+        let (Stream::Tcp(stream), Place::Tcp(host, _)) = (self.stream, &address.place) else {
+            return Err(Error::config("TLS is for servers with a host name and a port."));
+        };
+        let deadline = began + connect_timeout;
+        let failed = |error: std::io::Error| {
+            unreachable(format!(
+                "It accepts no TLS connection that memlock trusts ({error}). Is TLS on there, is {host} a name \
+                 in its certificate, and tls_ca its authority?"
+            ))
+        };
+        let encrypted = tls.connect(host, stream, deadline, self.clock.as_ref()).map_err(failed)?;
+        let stream = Stream::Tls(Box::new(encrypted));
+        stream.set_timeouts(io_timeout).map_err(failed)?;
+        Ok(Socket { stream, ..self })
     }
 
     /// The clock that the deadlines are counted by.
@@ -193,7 +222,7 @@ impl Socket {
                 Ok(_) => return Err(unwritten(written, &IoKind::WriteZero.into())),
             }
         }
-        Ok(())
+        self.stream.flush().map_err(|error| unwritten(written, &error))
     }
 
     /// Writes and reads, whichever the socket is ready for.
@@ -228,7 +257,8 @@ impl Socket {
             }
             self.stream.wait_until_ready(left);
         }
-        self.stream.set_nonblocking(false).map_err(|error| unwritten(written, &error))
+        let finished = self.stream.set_nonblocking(false).and_then(|()| self.stream.flush());
+        finished.map_err(|error| unwritten(written, &error))
     }
 }
 

@@ -1,4 +1,4 @@
-//! TCP or a Unix socket.
+//! TCP, TLS or a Unix socket.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -7,28 +7,48 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+#[cfg(feature = "tls")]
+use crate::store::tls::Encrypted;
+
 /// A connected socket.
 pub(in crate::store) enum Stream {
     Tcp(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<Encrypted>),
     Unix(UnixStream),
 }
 
+/// A socket of either kind.
+enum Socket<'a> {
+    Tcp(&'a TcpStream),
+    Unix(&'a UnixStream),
+}
+
 impl Stream {
-    fn fd(&self) -> RawFd {
+    fn socket(&self) -> Socket<'_> {
         match self {
-            Stream::Tcp(stream) => stream.as_raw_fd(),
-            Stream::Unix(stream) => stream.as_raw_fd(),
+            Stream::Tcp(stream) => Socket::Tcp(stream),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => Socket::Tcp(stream.socket()),
+            Stream::Unix(stream) => Socket::Unix(stream),
+        }
+    }
+
+    fn fd(&self) -> RawFd {
+        match self.socket() {
+            Socket::Tcp(stream) => stream.as_raw_fd(),
+            Socket::Unix(stream) => stream.as_raw_fd(),
         }
     }
 
     /// Sets the time limit of each read and each write.
     pub(in crate::store) fn set_timeouts(&self, timeout: Duration) -> std::io::Result<()> {
         let limit = Some(timeout);
-        match self {
-            Stream::Tcp(stream) => {
+        match self.socket() {
+            Socket::Tcp(stream) => {
                 stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
             }
-            Stream::Unix(stream) => {
+            Socket::Unix(stream) => {
                 stream.set_read_timeout(limit).and_then(|()| stream.set_write_timeout(limit))
             }
         }
@@ -36,29 +56,22 @@ impl Stream {
 
     /// The local address, and the server's.
     pub(super) fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
-        match self {
-            Stream::Tcp(stream) => {
+        match self.socket() {
+            Socket::Tcp(stream) => {
                 (stream.local_addr().ok().map(|local| local.ip()), stream.peer_addr().ok())
             }
             // Both ends are on this host.
-            Stream::Unix(_) => (Some(Ipv4Addr::LOCALHOST.into()), None),
+            Socket::Unix(_) => (Some(Ipv4Addr::LOCALHOST.into()), None),
         }
     }
 
     /// Whether the server has neither closed the connection nor sent anything.
-    pub(super) fn is_open_and_quiet(&self) -> bool {
-        let mut byte = 0_u8;
-        // SAFETY: one writable byte is given for one byte.
-        let peeked = unsafe {
-            libc::recv(
-                self.fd(),
-                std::ptr::from_mut(&mut byte).cast(),
-                1,
-                libc::MSG_PEEK | libc::MSG_DONTWAIT,
-            )
-        };
-        // Nothing to read is the good case; 0 is the end of the stream.
-        peeked < 0 && std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock
+    pub(super) fn is_open_and_quiet(&mut self) -> bool {
+        match self {
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.is_open_and_quiet(|socket| has_more(socket.as_raw_fd())),
+            _ => has_more(self.fd()) == Some(false),
+        }
     }
 
     /// Waits until something can be read or written.
@@ -72,10 +85,26 @@ impl Stream {
     }
 
     pub(super) fn set_nonblocking(&self, nonblocking: bool) -> std::io::Result<()> {
-        match self {
-            Stream::Tcp(stream) => stream.set_nonblocking(nonblocking),
-            Stream::Unix(stream) => stream.set_nonblocking(nonblocking),
+        match self.socket() {
+            Socket::Tcp(stream) => stream.set_nonblocking(nonblocking),
+            Socket::Unix(stream) => stream.set_nonblocking(nonblocking),
         }
+    }
+}
+
+/// Whether bytes can be read without waiting; `None` if the connection was closed.
+fn has_more(fd: RawFd) -> Option<bool> {
+    let mut byte = 0_u8;
+    // SAFETY: one writable byte is given for one byte.
+    let peeked =
+        unsafe { libc::recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK | libc::MSG_DONTWAIT) };
+    match peeked {
+        0 => None,
+        1.. => Some(true),
+        _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::WouldBlock => {
+            Some(false)
+        }
+        _ => None,
     }
 }
 
@@ -83,6 +112,8 @@ impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.read(buffer),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.read(buffer),
             Stream::Unix(stream) => stream.read(buffer),
         }
     }
@@ -92,12 +123,18 @@ impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
             Stream::Tcp(stream) => stream.write(bytes),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.write(bytes),
             Stream::Unix(stream) => stream.write(bytes),
         }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
+        match self {
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.flush(),
+            _ => Ok(()),
+        }
     }
 }
 

@@ -1,0 +1,248 @@
+//! Logging in, what a server tells about itself, and whether it is suitable for locks.
+
+use std::time::Duration;
+
+use redis::{Cmd, Parser, Value, cmd};
+
+use super::settings::Settings;
+use super::{errors, replies, request};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::hash::fnv1a;
+use crate::lease::DRIFT;
+use crate::name::Key;
+use crate::store::Epoch;
+use crate::store::remote::{self, Patience, Socket};
+
+/// The oldest version with all that is needed: `PXAT` came with it.
+const OLDEST: (u64, u64) = (6, 2);
+
+/// The script that raises the counter of fences.
+const RAISE: &str = include_str!("fence.lua");
+
+/// One life of a server: its `run_id`, hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Life(u64);
+
+impl Life {
+    pub(super) fn epoch(self) -> Epoch {
+        Epoch::new(self.0, 0)
+    }
+}
+
+/// One reading of a server's clock.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct ServerTime {
+    /// The time that the clock showed, since the Unix epoch.
+    shown: Duration,
+    /// When the request for it was sent, on this host's clock.
+    sent: Moment,
+}
+
+impl remote::ServerTime for ServerTime {
+    fn at(self, now: Moment) -> Duration {
+        let passed = now.since(self.sent);
+        self.shown + passed + passed / DRIFT as u32
+    }
+}
+
+/// The result of the handshake.
+#[derive(Clone, Debug)]
+pub(super) struct Introduction {
+    pub(super) life: Life,
+    pub(super) time: ServerTime,
+    /// The name of the script on the server.
+    pub(super) script: String,
+    /// The counter of fences after it was raised.
+    pub(super) floor: u64,
+}
+
+/// The commands that log in.
+pub(super) fn login(settings: &Settings) -> Vec<Cmd> {
+    let mut commands = Vec::new();
+    if let Some(password) = &settings.password {
+        let mut auth = cmd("AUTH");
+        if let Some(user) = &settings.user {
+            auth.arg(user);
+        }
+        auth.arg(&password.0);
+        commands.push(auth);
+    }
+    if settings.database != 0 {
+        let mut select = cmd("SELECT");
+        select.arg(settings.database);
+        commands.push(select);
+    }
+    commands
+}
+
+/// Logs in and examines the server, in one packet.
+pub(super) fn introduce(
+    socket: &mut Socket,
+    parser: &mut Parser,
+    settings: &Settings,
+) -> Result<Introduction> {
+    let sent = socket.clock().now();
+    let mut requests = login(settings);
+    let logged_in = requests.len();
+    let (mut server, mut memory) = (cmd("INFO"), cmd("INFO"));
+    server.arg("server");
+    memory.arg("memory");
+    requests.extend([server, cmd("TIME"), load(), raise(&settings.fence, 0)]);
+    if settings.refuses_evictions {
+        requests.push(memory);
+    }
+    for request in &requests {
+        request.write_packed_command(&mut socket.output);
+    }
+    socket.write_out().map_err(|failure| failure.error)?;
+    let mut patience = Patience::default();
+    let mut answers = Vec::with_capacity(requests.len());
+    for _ in &requests {
+        answers.push(match replies::next(socket, parser, &mut patience)? {
+            Value::ServerError(error) => {
+                return Err(errors::of_reply(error.code(), error.details().unwrap_or_default()));
+            }
+            answer => answer,
+        });
+    }
+    if !socket.unread().is_empty() {
+        return Err(Error::protocol(
+            "The server said more than it was asked: it is not a Redis that memlock can use.",
+        ));
+    }
+    let mut answers = answers.into_iter().skip(logged_in);
+    let mut next = || answers.next().ok_or_else(nonsense);
+    let (info, time, script, floor) = (next()?, next()?, next()?, next()?);
+    let life = examine(&text(info).ok_or_else(nonsense)?)?;
+    if settings.refuses_evictions {
+        refuse_evictions(&text(next()?).ok_or_else(nonsense)?)?;
+    }
+    let shown = unix_time(time).ok_or_else(nonsense)?;
+    let script = text(script).ok_or_else(nonsense)?;
+    let floor = number(floor).ok_or_else(nonsense)?;
+    Ok(Introduction { life, time: ServerTime { shown, sent }, script, floor })
+}
+
+/// Loads the script.
+pub(super) fn load() -> Cmd {
+    let mut load = cmd("SCRIPT");
+    load.arg("LOAD").arg(request::SCRIPT);
+    load
+}
+
+/// Raises the counter of fences to the server's time in microseconds, and to `floor`.
+pub(super) fn raise(fence: &Key, floor: u64) -> Cmd {
+    let mut raise = cmd("EVAL");
+    raise.arg(RAISE).arg(1).arg(fence.as_str()).arg(floor);
+    raise
+}
+
+/// A number that was sent as text.
+pub(super) fn number(answer: Value) -> Option<u64> {
+    text(answer)?.parse().ok()
+}
+
+fn text(answer: Value) -> Option<String> {
+    match answer {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+fn unix_time(answer: Value) -> Option<Duration> {
+    let Value::Array(parts) = answer else { return None };
+    let [seconds, micros] = <[Value; 2]>::try_from(parts).ok()?;
+    let micros = number(micros).filter(|&micros| micros < 1_000_000)?;
+    Some(Duration::new(number(seconds)?, micros as u32 * 1000))
+}
+
+/// A field of the reply to `INFO`.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+}
+
+/// Checks that the server is suitable for locks.
+fn examine(info: &str) -> Result<Life> {
+    let version = field(info, "redis_version").unwrap_or_default();
+    let mut numbers = version.split('.').map(str::parse::<u64>);
+    let is_new = match (numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor))) => (major, minor) >= OLDEST,
+        _ => false,
+    };
+    if !is_new {
+        return Err(Error::protocol(format!(
+            "The server is Redis {version:?}, and memlock needs 6.2 or later: upgrade it."
+        )));
+    }
+    match field(info, "redis_mode") {
+        Some("cluster") => return Err(errors::of_reply("MOVED", "")),
+        Some("sentinel") => {
+            return Err(Error::config(
+                "The server is a Sentinel: name the primary that it watches.",
+            ));
+        }
+        _ => {}
+    }
+    let run = field(info, "run_id").ok_or_else(nonsense)?;
+    Ok(Life(fnv1a(run.as_bytes())))
+}
+
+/// Fails if the server may evict locks, which have a time to live like the items of a cache.
+fn refuse_evictions(info: &str) -> Result<()> {
+    let policy = field(info, "maxmemory_policy").unwrap_or_default();
+    if policy == "noeviction" || field(info, "maxmemory") == Some("0") {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorKind::Config,
+        format!(
+            "The server evicts locks when its memory is full (maxmemory-policy {policy:?}), and the URL has \
+             evictions=refuse: start it with --maxmemory-policy noeviction."
+        ),
+    ))
+}
+
+fn nonsense() -> Error {
+    Error::protocol("The server's introduction is not that of a Redis.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unsuitable_servers_are_refused_with_a_reason() {
+        let info = |version: &str, mode: &str| {
+            format!("# Server\r\nredis_version:{version}\r\nredis_mode:{mode}\r\nrun_id:abc\r\n")
+        };
+        assert!(examine(&info("7.0.15", "standalone")).is_ok());
+        assert!(examine(&info("6.2.0", "standalone")).is_ok());
+        for (version, mode, why) in [
+            ("6.0.16", "standalone", "6.2"),
+            ("x", "standalone", "6.2"),
+            ("", "standalone", "6.2"),
+            ("7.0.15", "cluster", "Cluster"),
+            ("7.0.15", "sentinel", "Sentinel"),
+        ] {
+            let error = examine(&info(version, mode)).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+        assert!(examine("redis_version:7.0.0\r\n").is_err());
+    }
+
+    #[test]
+    fn a_server_that_may_evict_is_refused_if_the_url_says_so() {
+        for (limit, policy, is_refused) in [
+            ("0", "allkeys-lru", false),
+            ("100", "noeviction", false),
+            ("100", "volatile-ttl", true),
+            ("100", "allkeys-lfu", true),
+        ] {
+            let info = format!("# Memory\r\nmaxmemory:{limit}\r\nmaxmemory_policy:{policy}\r\n");
+            assert_eq!(refuse_evictions(&info).is_err(), is_refused, "{limit} {policy}");
+        }
+        assert!(refuse_evictions("").is_err());
+    }
+}

@@ -1,0 +1,56 @@
+//! User, password, database and parameters.
+
+use crate::error::{Error, Result};
+use crate::name::{Key, Keyspace};
+use crate::store::url::{Secret, Url};
+
+/// The environment variable from which `redis-cli` takes the password.
+const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
+
+/// What a connection needs.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) user: Option<String>,
+    pub(super) password: Option<Secret>,
+    pub(super) database: u32,
+    /// Whether a server that may evict locks is refused.
+    pub(super) refuses_evictions: bool,
+    /// The counter of fences.
+    pub(super) fence: Key,
+}
+
+impl Settings {
+    /// Takes the parameters from the URL.
+    pub(super) fn take(
+        url: &mut Url,
+        user: Option<String>,
+        password: Option<Secret>,
+        database: Option<&str>,
+    ) -> Result<Settings> {
+        let database = database.unwrap_or("0").parse().map_err(|_| {
+            Error::config(format!("{} has a database that is not a number.", url.shown()))
+        })?;
+        let refuses_evictions = match url.take("evictions").as_deref() {
+            None | Some("allow") => false,
+            Some("refuse") => true,
+            Some(other) => {
+                return Err(Error::config(format!(
+                    "{} is neither allow nor refuse.",
+                    url.parameter("evictions", Some(other))
+                )));
+            }
+        };
+        let of_environment = || std::env::var(PASSWORD_VARIABLE).ok().map(Secret);
+        let password = password.or_else(of_environment);
+        if user.is_some() && password.is_none() {
+            return Err(Error::config(format!(
+                "{} has a user without a password: write user:password@host, or set {PASSWORD_VARIABLE}.",
+                url.shown()
+            )));
+        }
+        let fence = Keyspace::new(url.get("prefix").unwrap_or_default())
+            .map_err(|error| url.refused("prefix", error))?
+            .internal("fence");
+        Ok(Settings { user, password, database, refuses_evictions, fence })
+    }
+}

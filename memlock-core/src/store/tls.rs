@@ -1,0 +1,179 @@
+//! TLS to a server: the certificates that are trusted, and the client's own.
+
+use std::fmt;
+use std::io::{Error as IoError, ErrorKind as IoKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use super::url::Url;
+use crate::clock::{Clock, Moment};
+use crate::error::{Error, Result};
+
+/// How servers are authenticated, and this client to them.
+#[derive(Clone)]
+pub(in crate::store) struct Tls(Arc<ClientConfig>);
+
+/// Without the client's key.
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
+
+impl Tls {
+    /// Takes the parameters `tls_ca`, `tls_cert` and `tls_key` from the URL, and reads the files.
+    /// Without `tls_ca` the host's certificate authorities are trusted.
+    pub(in crate::store) fn take(url: &mut Url) -> Result<Tls> {
+        let ca = url.take("tls_ca");
+        let own = match (url.take("tls_cert"), url.take("tls_key")) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => {
+                return Err(Error::config(
+                    "The URL has only one of tls_cert and tls_key: a client's certificate needs both.",
+                ));
+            }
+        };
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::config(format!("TLS cannot be set up: {error}.")))?
+            .with_root_certificates(roots(ca.as_deref())?);
+        let config = match own {
+            None => builder.with_no_client_auth(),
+            Some((certificate, key)) => {
+                let certificates = certificates("tls_cert", &certificate)?;
+                let key = PrivateKeyDer::from_pem_file(&key)
+                    .map_err(|error| unusable("tls_key", &key, &error))?;
+                builder.with_client_auth_cert(certificates, key).map_err(|error| {
+                    Error::config(format!(
+                        "tls_cert and tls_key of the URL do not belong together: {error}."
+                    ))
+                })?
+            }
+        };
+        Ok(Tls(Arc::new(config)))
+    }
+
+    /// Performs the handshake. The timeouts of the socket are changed.
+    pub(in crate::store) fn connect(
+        &self,
+        host: &str,
+        mut socket: TcpStream,
+        deadline: Moment,
+        clock: &dyn Clock,
+    ) -> std::io::Result<Encrypted> {
+        let name = ServerName::try_from(host.to_owned()).map_err(IoError::other)?;
+        let mut session =
+            ClientConnection::new(Arc::clone(&self.0), name).map_err(IoError::other)?;
+        while session.is_handshaking() {
+            let left = deadline.since(clock.now());
+            if left.is_zero() {
+                return Err(IoKind::TimedOut.into());
+            }
+            socket.set_read_timeout(Some(left))?;
+            socket.set_write_timeout(Some(left))?;
+            while session.wants_write() {
+                session.write_tls(&mut socket)?;
+            }
+            if session.is_handshaking() && session.wants_read() {
+                if session.read_tls(&mut socket)? == 0 {
+                    return Err(IoKind::UnexpectedEof.into());
+                }
+                let processed = session.process_new_packets();
+                if let Err(error) = processed {
+                    // The server is told why; whether it hears that does not matter.
+                    let _ = session.write_tls(&mut socket);
+                    return Err(IoError::other(error));
+                }
+            }
+        }
+        Ok(Encrypted(StreamOwned::new(session, socket)))
+    }
+}
+
+fn roots(ca: Option<&str>) -> Result<RootCertStore> {
+    let mut roots = RootCertStore::empty();
+    let certificates = match ca {
+        Some(path) => certificates("tls_ca", path)?,
+        None => rustls_native_certs::load_native_certs().certs,
+    };
+    roots.add_parsable_certificates(certificates);
+    if roots.is_empty() {
+        return Err(Error::config(
+            "No certificate authority is known by which the server could be verified: name a file with the \
+             parameter tls_ca, or install ca-certificates.",
+        ));
+    }
+    Ok(roots)
+}
+
+fn certificates(parameter: &str, path: &str) -> Result<Vec<CertificateDer<'static>>> {
+    CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect)
+        .map_err(|error| unusable(parameter, path, &error))
+}
+
+fn unusable(parameter: &str, path: &str, error: &rustls::pki_types::pem::Error) -> Error {
+    Error::config(format!("The file {path:?} of the parameter {parameter} is not usable: {error}."))
+}
+
+/// An encrypted connection.
+pub(in crate::store) struct Encrypted(StreamOwned<ClientConnection, TcpStream>);
+
+impl Encrypted {
+    pub(in crate::store) fn socket(&self) -> &TcpStream {
+        &self.0.sock
+    }
+
+    /// Processes what the server has sent without being asked: for example, it may send keys for
+    /// later sessions. `has_more`: whether something can be read without waiting. False if the
+    /// connection was closed, or has data.
+    pub(in crate::store) fn is_open_and_quiet(
+        &mut self,
+        has_more: impl Fn(&TcpStream) -> Option<bool>,
+    ) -> bool {
+        let StreamOwned { conn, sock } = &mut self.0;
+        loop {
+            match has_more(sock) {
+                Some(true) => {}
+                Some(false) => return true,
+                None => return false,
+            }
+            if !conn.read_tls(sock).is_ok_and(|bytes| bytes > 0) {
+                return false;
+            }
+            match conn.process_new_packets() {
+                Ok(state) if state.plaintext_bytes_to_read() == 0 && !state.peer_has_closed() => {}
+                _ => return false,
+            }
+        }
+    }
+}
+
+impl Read for Encrypted {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+/// A write of 0 bytes means that the buffer is full.
+impl Write for Encrypted {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        match self.0.write(bytes)? {
+            0 if !bytes.is_empty() => {
+                self.0.flush()?;
+                self.0.write(bytes)
+            }
+            written => Ok(written),
+        }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.flush()
+    }
+}
