@@ -64,6 +64,7 @@ pub(in crate::store) struct Patience {
     limit: Option<Moment>,
 }
 
+#[allow(dead_code, reason = "not every protocol has lines")]
 impl Socket {
     /// Connects. `server`: what it is, such as `memcached`. `pinned`: the address of its host name
     /// that answered before, if there is one.
