@@ -10,14 +10,13 @@ use std::time::{Duration, Instant};
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memory::Memory;
-use memlock_core::store::{
-    Expiry, Failure, Guarantees, Node, Op, Reply, Returns, Route, Store, memcached,
-};
+use memlock_core::store::{Expiry, Failure, Op, Reply, Returns, Route, Store, memcached};
 use memlock_core::{
     Client, Error, ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, Result, Wait,
     Waited,
 };
 use memlock_tests::cost::usual_cost;
+use memlock_tests::intercepted::{Replies, intercepted};
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
 
@@ -38,26 +37,24 @@ enum Loss {
     Between,
 }
 
-/// A store that loses the batches with these numbers, counted from 0.
-#[derive(Debug)]
+/// Loses the batches with these numbers, counted from 0.
 struct Lossy {
-    inner: Arc<dyn Store>,
     seen: AtomicUsize,
     losses: Mutex<Vec<(usize, Loss)>>,
 }
 
-impl Store for Lossy {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+impl Lossy {
+    fn run(&self, inner: &dyn Store, route: Route, ops: &[Op<'_>]) -> Replies {
         let number = self.seen.fetch_add(1, Ordering::SeqCst);
         let loss =
             self.losses.lock().unwrap().iter().find(|(at, _)| *at == number).map(|(_, loss)| *loss);
         let lost =
             Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
         match loss {
-            None => self.inner.run(route, ops),
+            None => inner.run(route, ops),
             Some(Loss::Request) => Err(lost),
             Some(Loss::Reply) => {
-                self.inner.run(route, ops)?;
+                inner.run(route, ops)?;
                 Err(lost)
             }
             Some(Loss::Chance) => Ok(vec![Reply::Exists]),
@@ -65,34 +62,20 @@ impl Store for Lossy {
                 let Op::Get { key, .. } = ops[0] else {
                     panic!("only what reads first can be crossed")
                 };
-                let mut replies = self.inner.run(route, &ops[..1])?;
+                let mut replies = inner.run(route, &ops[..1])?;
                 let (expiry, returns) = (Expiry::After(LEASE), Returns::Nothing);
-                self.inner.run(route, &[Op::Add { key, value: b"another's", expiry, returns }])?;
-                replies.extend(self.inner.run(route, &ops[1..])?);
+                inner.run(route, &[Op::Add { key, value: b"another's", expiry, returns }])?;
+                replies.extend(inner.run(route, &ops[1..])?);
                 Ok(replies)
             }
             Some(Loss::Time) => {
-                let replies = self.inner.run(route, ops);
+                let replies = inner.run(route, ops);
                 thread::sleep(Duration::from_millis(1100));
                 replies
             }
         }
     }
 
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
-    }
-
-    fn time(&self, route: Route) -> Option<Duration> {
-        self.inner.time(route)
-    }
-}
-
-impl Lossy {
     /// From now on it loses the batches with these numbers, counted anew. How many there were
     /// before does not matter: a grant that takes long is looked at once more.
     fn lose(&self, losses: &[(usize, Loss)]) {
@@ -111,12 +94,11 @@ fn clients(losses: &[(usize, Loss)]) -> (Client, Client) {
 fn clients_of_lossy() -> (Client, Client, Arc<Lossy>) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let memory: Arc<dyn Store> = Arc::new(Memory::like(memcached::GUARANTEES, Arc::clone(&clock)));
-    let lossy = Arc::new(Lossy {
-        inner: Arc::clone(&memory),
-        seen: AtomicUsize::new(0),
-        losses: Mutex::new(Vec::new()),
-    });
-    let client = Client::with_store(Arc::<Lossy>::clone(&lossy), Arc::clone(&clock));
+    let lossy = Arc::new(Lossy { seen: AtomicUsize::new(0), losses: Mutex::new(Vec::new()) });
+    let loses = Arc::clone(&lossy);
+    let store =
+        intercepted(Arc::clone(&memory), move |inner, route, ops| loses.run(inner, route, ops));
+    let client = Client::with_store(store, Arc::clone(&clock));
     (client, Client::with_store(memory, clock), lossy)
 }
 

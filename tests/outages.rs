@@ -8,17 +8,16 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memory::Memory;
-use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Route, Store};
+use memlock_core::store::{Failure, Op, Route, Store};
 use memlock_core::{Client, Error, ErrorKind, Request, Result, SetUp, Wait};
+use memlock_tests::intercepted::{Replies, intercepted};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// No call sends more batches than this to a server that answers.
 const MOST_BATCHES: usize = 40;
 
 /// Answers so many batches, carries out one more whose reply is lost, and is unreachable afterwards.
-#[derive(Debug)]
 struct Dying {
-    inner: Memory,
     answers: AtomicUsize,
     /// Whether the batch without a reply may have changed something.
     changed: AtomicBool,
@@ -26,11 +25,11 @@ struct Dying {
     lost: Mutex<Option<String>>,
 }
 
-impl Store for Dying {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+impl Dying {
+    fn run(&self, inner: &dyn Store, route: Route, ops: &[Op<'_>]) -> Replies {
         let less = |left: usize| left.checked_sub(1);
         if self.answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
-            return self.inner.run(route, ops);
+            return inner.run(route, ops);
         }
         let fails = |kind, text: &str| Error::new(kind, text);
         let mut lost = self.lost.lock().unwrap();
@@ -42,20 +41,8 @@ impl Store for Dying {
         // A place in a queue is only a hint.
         let counts = |op: &Op<'_>| op.changes() && !op.key().as_str().ends_with("%wait");
         self.changed.store(ops.iter().any(counts), Ordering::SeqCst);
-        self.inner.run(route, ops)?;
+        inner.run(route, ops)?;
         Err(Failure { error: fails(ErrorKind::Unknown, "The reply was lost."), sent: true })
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
-    }
-
-    fn time(&self, route: Route) -> Option<Duration> {
-        self.inner.time(route)
     }
 }
 
@@ -67,22 +54,26 @@ fn unreachable_means_unchanged<T>(
 ) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     for answers in 0..MOST_BATCHES {
-        let store = Arc::new(Dying {
-            inner: Memory::new(Arc::clone(&clock)),
+        let dying = Arc::new(Dying {
             answers: AtomicUsize::new(usize::MAX),
             changed: AtomicBool::new(false),
             lost: Mutex::new(None),
         });
-        let client = Client::with_store(Arc::<Dying>::clone(&store), Arc::clone(&clock));
+        let server = Arc::clone(&dying);
+        let store =
+            intercepted(Arc::new(Memory::new(Arc::clone(&clock))), move |inner, route, ops| {
+                server.run(inner, route, ops)
+            });
+        let client = Client::with_store(store, Arc::clone(&clock));
         let prepared = prepare(&client);
-        store.answers.store(answers, Ordering::SeqCst);
+        dying.answers.store(answers, Ordering::SeqCst);
         let ended = call(&client, prepared);
-        let Some(lost) = store.lost.lock().unwrap().clone() else {
+        let Some(lost) = dying.lost.lock().unwrap().clone() else {
             assert!(answers > 0, "no batch was lost");
             return;
         };
         let Err(error) = ended else { continue };
-        if store.changed.load(Ordering::SeqCst) {
+        if dying.changed.load(Ordering::SeqCst) {
             assert_ne!(
                 error.kind(),
                 ErrorKind::Unreachable,

@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memcached;
 use memlock_core::store::memory::Memory;
-use memlock_core::store::{self, Failure, Guarantees, Node, Op, Reply, Route, Store};
+use memlock_core::store::{self, Failure, Op, Reply, Route, Store};
 use memlock_core::{
     Client, Error, ErrorKind, Extension, Loss, Notice, Release, RenewOptions, Renewal, Request,
     Wait,
 };
 use memlock_tests::frozen::Frozen;
+use memlock_tests::intercepted::{Replies, intercepted};
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::Stopwatch;
@@ -38,10 +39,8 @@ fn kept(client: &Client, name: &str, lease: Duration) -> (Renewal, Receiver<Noti
     (client.mutex(name, lease).unwrap().lock().unwrap().renew(renew).unwrap(), told)
 }
 
-/// A store that takes its time over the renewer's first step, and counts what the renewer writes.
-#[derive(Debug)]
+/// Takes its time over the renewer's first step, and counts what the renewer writes.
 struct Slow {
-    inner: Memory,
     /// How long that takes, and what is answered then, if it is not the truth.
     first: Mutex<Option<(Duration, Option<Reply>)>>,
     /// The first step also waits until this is free.
@@ -51,40 +50,28 @@ struct Slow {
     refuses: AtomicBool,
 }
 
-impl Store for Slow {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+impl Slow {
+    fn run(&self, inner: &dyn Store, route: Route, ops: &[Op<'_>]) -> Replies {
         if thread::current().name() != Some("memlock-renewer") {
             let error = Error::new(ErrorKind::Unreachable, "It is away.");
             let refuses = self.refuses.load(Ordering::SeqCst);
             return if refuses {
                 Err(Failure { error, sent: false })
             } else {
-                self.inner.run(route, ops)
+                inner.run(route, ops)
             };
         }
         let writes = ops.iter().filter(|op| matches!(op, Op::CompareAndSet { .. })).count();
         self.written.fetch_add(writes, Ordering::SeqCst);
         let first = self.first.lock().unwrap().take();
-        let Some((time, answer)) = first else { return self.inner.run(route, ops) };
+        let Some((time, answer)) = first else { return inner.run(route, ops) };
         let replies = match answer {
             Some(answer) => Ok(vec![answer; ops.len()]),
-            None => self.inner.run(route, ops),
+            None => inner.run(route, ops),
         };
         thread::sleep(time);
         drop(self.gate.lock().unwrap());
         replies
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
-    }
-
-    fn time(&self, route: Route) -> Option<Duration> {
-        self.inner.time(route)
     }
 }
 
@@ -93,9 +80,11 @@ fn slow(time: Duration, answer: Option<Reply>) -> (Client, Arc<Slow>) {
     let inner = Memory::like(memcached::GUARANTEES, Arc::clone(&clock));
     let (first, gate) = (Mutex::new(Some((time, answer))), Mutex::new(()));
     let (written, refuses) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let slow = Slow { inner, first, gate, written, refuses };
-    let slow = Arc::new(slow);
-    (Client::with_store(Arc::clone(&slow) as Arc<dyn Store>, clock), slow)
+    let slow = Arc::new(Slow { first, gate, written, refuses });
+    let server = Arc::clone(&slow);
+    let store =
+        intercepted(Arc::new(inner), move |inner, route, ops| server.run(inner, route, ops));
+    (Client::with_store(store, clock), slow)
 }
 
 #[test]

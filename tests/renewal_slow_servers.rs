@@ -7,56 +7,30 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{self, Failure, Guarantees, Node, Op, Reply, Route, Store};
+use memlock_core::store::{self, Failure, Reply};
 use memlock_core::{Client, Error, ErrorKind, Loss, Notice, RenewOptions};
+use memlock_tests::intercepted::{Replies, intercepted};
 use memlock_tests::server::Memcached;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// For what must happen, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-type Replies = Result<Vec<Reply>, Failure>;
 /// What becomes of the renewer's step of that number; the last argument runs it on the server.
 type Fate = Box<dyn Fn(usize, &dyn Fn() -> Replies) -> Replies + Send + Sync>;
 
-/// A real server, between which and the renewer something happens.
-struct Between {
-    server: Arc<dyn Store>,
-    step: AtomicUsize,
-    fate: Fate,
-}
-
-impl std::fmt::Debug for Between {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Between").finish_non_exhaustive()
-    }
-}
-
-impl Store for Between {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> Replies {
-        if thread::current().name() != Some("memlock-renewer") {
-            return self.server.run(route, ops);
-        }
-        (self.fate)(self.step.fetch_add(1, Ordering::SeqCst), &|| self.server.run(route, ops))
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.server.guarantees()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.server.nodes()
-    }
-
-    fn time(&self, route: Route) -> Option<Duration> {
-        self.server.time(route)
-    }
-}
-
+/// A client of a real server, between which and the renewer something happens.
 fn client(server: &Memcached, fate: Fate) -> Client {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let server = store::schemes::connect(&server.url(), &clock).unwrap();
-    Client::with_store(Arc::new(Between { server, step: AtomicUsize::new(0), fate }), clock)
+    let step = AtomicUsize::new(0);
+    let store = intercepted(server, move |server, route, ops| {
+        if thread::current().name() != Some("memlock-renewer") {
+            return server.run(route, ops);
+        }
+        fate(step.fetch_add(1, Ordering::SeqCst), &|| server.run(route, ops))
+    });
+    Client::with_store(store, clock)
 }
 
 #[test]

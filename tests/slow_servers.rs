@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::memcached;
 use memlock_core::store::memory::Memory;
-use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Route, Store};
+use memlock_core::store::{Op, Reply, Route, Store};
 use memlock_core::{Client, Extension, Lock, RenewOptions};
+use memlock_tests::intercepted::{Replies, intercepted};
 
 const LEASE: Duration = Duration::from_secs(5);
 /// For what must happen, however slow the machine.
@@ -24,65 +25,48 @@ type Answer = (Duration, u64);
 const PROMPT: Answer = (Duration::ZERO, 0);
 const SLOW: Answer = (Duration::from_millis(100), 0);
 
-/// A store that answers its next requests like this.
-#[derive(Debug)]
-struct Slow {
-    inner: Memory,
-    answers: Mutex<VecDeque<Answer>>,
-}
+/// How the next requests are answered.
+type Answers = Mutex<VecDeque<Answer>>;
 
-impl Store for Slow {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let (time, less) = {
-            let mut answers = self.answers.lock().unwrap();
-            let waits_for_a_look = answers.front().is_some_and(|&(_, less)| less > 0);
-            let fits = !waits_for_a_look || matches!(ops, [Op::Get { .. }]);
-            fits.then(|| answers.pop_front()).flatten().unwrap_or(PROMPT)
-        };
-        let mut replies = self.inner.run(route, ops)?;
-        for reply in &mut replies {
-            if let Reply::Value(item) = reply {
-                item.remaining =
-                    item.remaining.map(|left| left.saturating_sub(Duration::from_secs(less)));
-            }
+fn answered(answers: &Answers, inner: &dyn Store, route: Route, ops: &[Op<'_>]) -> Replies {
+    let (time, less) = {
+        let mut answers = answers.lock().unwrap();
+        let waits_for_a_look = answers.front().is_some_and(|&(_, less)| less > 0);
+        let fits = !waits_for_a_look || matches!(ops, [Op::Get { .. }]);
+        fits.then(|| answers.pop_front()).flatten().unwrap_or(PROMPT)
+    };
+    let mut replies = inner.run(route, ops)?;
+    for reply in &mut replies {
+        if let Reply::Value(item) = reply {
+            item.remaining =
+                item.remaining.map(|left| left.saturating_sub(Duration::from_secs(less)));
         }
-        thread::sleep(time);
-        Ok(replies)
     }
-
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
-    }
-
-    fn time(&self, route: Route) -> Option<Duration> {
-        self.inner.time(route)
-    }
+    thread::sleep(time);
+    Ok(replies)
 }
 
 struct World {
     client: Client,
     other: Client,
-    store: Arc<Slow>,
+    answers: Arc<Answers>,
 }
 
 impl World {
     fn new() -> World {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let store = Arc::new(Slow {
-            inner: Memory::like(memcached::GUARANTEES, Arc::clone(&clock)),
-            answers: Mutex::default(),
+        let answers = Arc::new(Answers::default());
+        let next = Arc::clone(&answers);
+        let memory = Memory::like(memcached::GUARANTEES, Arc::clone(&clock));
+        let store = intercepted(Arc::new(memory), move |inner, route, ops| {
+            answered(&next, inner, route, ops)
         });
-        let client =
-            || Client::with_store(Arc::clone(&store) as Arc<dyn Store>, Arc::clone(&clock));
-        World { client: client(), other: client(), store }
+        let client = || Client::with_store(Arc::clone(&store), Arc::clone(&clock));
+        World { client: client(), other: client(), answers }
     }
 
     fn answers(&self, answers: &[Answer]) {
-        self.store.answers.lock().unwrap().extend(answers);
+        self.answers.lock().unwrap().extend(answers);
     }
 
     /// So that what the client knows of the semaphore is of before, and it looks.
@@ -93,7 +77,7 @@ impl World {
     /// Waits until all answers are on their way.
     fn is_renewed_anew(&self) {
         let began = Instant::now();
-        while !self.store.answers.lock().unwrap().is_empty() {
+        while !self.answers.lock().unwrap().is_empty() {
             assert!(began.elapsed() < PATIENCE, "the server was not asked again");
             thread::sleep(Duration::from_millis(1));
         }
@@ -114,7 +98,7 @@ fn left(
         // Where it is renewed anew, because little is left of it, that takes its time.
         let answers = [grant, &[SLOW, second, (PATIENCE / 20, 0)]].concat();
         let left = hold(&world, &|| world.answers(&answers));
-        assert!(world.store.answers.lock().unwrap().len() <= 1, "the server was not asked again");
+        assert!(world.answers.lock().unwrap().len() <= 1, "the server was not asked again");
         let longest = Duration::from_millis((kept - 2 - second.1) * 1000 - stood).max(before);
         assert!(left <= longest, "{left:?} after {second:?}");
     }
@@ -181,13 +165,13 @@ fn what_was_left_behind_on_a_slow_server_does_not_hold_up_a_call_for_long() {
         |number: usize| world.client.mutex(format!("m{number}"), LEASE).unwrap().lock().unwrap();
     let locks: Vec<Lock> = (0..12).map(lock).collect();
     locks.into_iter().for_each(Lock::abandon);
-    let left = |world: &World| world.store.answers.lock().unwrap().len();
+    let left = |world: &World| world.answers.lock().unwrap().len();
     world.answers(&[SLOW; MANY]);
     let other = world.client.mutex("other", LEASE).unwrap();
     let _ = other.try_lock().unwrap();
     let requests = MANY - left(&world);
     assert!(requests < MANY / 2, "{requests}");
-    world.store.answers.lock().unwrap().clear();
+    world.answers.lock().unwrap().clear();
     // Later contacts take off the others.
     let is_free = |number: usize| {
         world.other.mutex(format!("m{number}"), LEASE).unwrap().owner().unwrap().is_none()

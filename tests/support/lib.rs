@@ -7,6 +7,7 @@
 //! - [`proxy`]: stands before a server and loses, delays, cuts or spoils what passes.
 //! - [`fake`]: a scripted server for the answers that no real server gives.
 //! - [`cost`]: the usual cost of a step.
+//! - [`intercepted`]: a store whose batches pass through a function of the test.
 //! - [`frozen`]: a clock that stands still.
 //! - [`stopwatch`]: measures upper bounds on elapsed time, also on a busy machine.
 //! - [`history`]: what the clients of a test write down; [`check`]: what it must show.
@@ -32,6 +33,7 @@ pub mod fake;
 pub mod frozen;
 pub mod history;
 pub mod hosts;
+pub mod intercepted;
 pub mod launch;
 pub mod proxy;
 pub mod server;

@@ -1,7 +1,6 @@
 //! What the tests of waiting stand on: a server, clients for which no time passes, stores that let
 //! something happen in the middle of a batch or tell others of a wrong address.
 
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Mutex};
@@ -11,13 +10,12 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::notify::WakeAddress;
-use memlock_core::store::{
-    self, Expiry, Failure, Guarantees, Node, Op, Reply, Returns, Route, Store,
-};
+use memlock_core::store::{self, Expiry, Failure, Op, Reply, Returns, Route, Store};
 use memlock_core::wait::entries::{self, Request};
 use memlock_core::wait_id::WaitId;
 use memlock_core::{Cancel, Client, Error, ErrorKind, Lock, Release, Wait, Waited};
 use memlock_tests::frozen::Frozen;
+use memlock_tests::intercepted::intercepted;
 use memlock_tests::server::Memcached;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -32,54 +30,6 @@ pub(crate) enum Fate {
     RequestLost,
     /// It is carried out, and its reply never arrives.
     ReplyLost,
-}
-
-type Hook = Box<dyn FnMut(&Op<'_>) -> Fate + Send>;
-
-/// A store that lets something happen before each operation, and may lose it.
-pub(crate) struct Hooked {
-    inner: Arc<dyn Store>,
-    hook: Mutex<Hook>,
-}
-
-impl std::fmt::Debug for Hooked {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Hooked")
-    }
-}
-
-impl Store for Hooked {
-    /// One by one: the operations of a batch are not atomic together.
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let lost =
-            || Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
-        ops.iter()
-            .map(|op| {
-                let fate = (self.hook.lock().unwrap())(op);
-                if fate == Fate::RequestLost {
-                    return Err(lost());
-                }
-                let reply = self.inner.run(route, &[*op])?.remove(0);
-                if fate == Fate::ReplyLost { Err(lost()) } else { Ok(reply) }
-            })
-            .collect()
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
-    }
-
-    fn time(&self, route: Route) -> Option<Duration> {
-        self.inner.time(route)
-    }
-
-    fn local_address(&self, route: Route) -> Option<IpAddr> {
-        self.inner.local_address(route)
-    }
 }
 
 /// A server, and what a test wants of it.
@@ -107,13 +57,28 @@ impl Bench {
         Client::with_store(connect(&self.server), Frozen::clock())
     }
 
+    /// A client whose store lets something happen before each operation, and may lose it.
     pub(crate) fn hooked(
         &self,
         clock: Arc<dyn Clock>,
         hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static,
     ) -> Client {
-        let store = Hooked { inner: connect(&self.server), hook: Mutex::new(Box::new(hook)) };
-        Client::with_store(Arc::new(store), clock)
+        let hook = Mutex::new(hook);
+        let lost =
+            || Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
+        // One by one: the operations of a batch are not atomic together.
+        let store = intercepted(connect(&self.server), move |server, route, ops| {
+            let one = |op: &Op<'_>| {
+                let fate = (hook.lock().unwrap())(op);
+                if fate == Fate::RequestLost {
+                    return Err(lost());
+                }
+                let reply = server.run(route, &[*op])?.remove(0);
+                if fate == Fate::ReplyLost { Err(lost()) } else { Ok(reply) }
+            };
+            ops.iter().map(one).collect()
+        });
+        Client::with_store(store, clock)
     }
 
     pub(crate) fn entries(&self) -> Vec<u8> {
@@ -292,16 +257,12 @@ pub(crate) fn release(held: &Mutex<Option<Lock>>) {
     }
 }
 
-/// A store whose queue names an address without a listener.
-#[derive(Debug)]
-pub(crate) struct Unreachable {
-    pub(crate) inner: Arc<dyn Store>,
-    /// How often it was in the queue and had inspected the lock.
-    pub(crate) joined: AtomicUsize,
-}
-
-impl Store for Unreachable {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+/// A store whose queue names an address without a listener; and how often its client was in the
+/// queue and had inspected the lock.
+pub(crate) fn unreachable(server: &Memcached) -> (Arc<dyn Store>, Arc<AtomicUsize>) {
+    let joined = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&joined);
+    let store = intercepted(connect(server), move |server, route, ops| {
         let deafened: Vec<Vec<u8>> = ops
             .iter()
             .map(|op| match op {
@@ -321,28 +282,13 @@ impl Store for Unreachable {
                 op => op,
             })
             .collect();
-        let replies = self.inner.run(route, &ops);
+        let replies = server.run(route, &ops);
         if deafened.iter().any(|value| entries::waiters(value).next().is_some()) {
-            self.joined.fetch_add(1, Ordering::SeqCst);
+            counted.fetch_add(1, Ordering::SeqCst);
         }
         replies
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
-    }
-
-    fn time(&self, route: Route) -> Option<Duration> {
-        self.inner.time(route)
-    }
-
-    fn local_address(&self, route: Route) -> Option<IpAddr> {
-        self.inner.local_address(route)
-    }
+    });
+    (store, joined)
 }
 
 pub(crate) fn deafened(value: &[u8]) -> Vec<u8> {

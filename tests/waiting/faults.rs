@@ -2,18 +2,19 @@
 //! Most of these were found by a review, and are kept so that they stay found.
 
 use std::io::{Read, Write};
-use std::net::{IpAddr, TcpStream};
+use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Returns, Route, Store};
+use memlock_core::store::{Op, Reply, Returns, Route};
 use memlock_core::{Client, ErrorKind, Extension, Release, Wait, Waited};
 use memlock_tests::server::Memcached;
 
 use memlock_tests::frozen::Frozen;
+use memlock_tests::intercepted::intercepted;
 
 use super::bench::{
     Bench, Fate, LEASE, connect, gets, in_line, lock, release, unlock, until, waiter,
@@ -182,46 +183,21 @@ fn a_queue_that_cannot_be_read_keeps_nobody_from_letting_go() {
     assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
-/// A store that panics at a hand-over, once.
-#[derive(Debug)]
-struct Panicking {
-    inner: Arc<dyn Store>,
-    armed: AtomicBool,
-}
-
-impl Store for Panicking {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let hand_off = matches!(ops[0], Op::CompareAndSet { key, .. } if key.as_str() == "lock:m");
-        assert!(!(hand_off && self.armed.swap(false, Ordering::SeqCst)), "a bug");
-        self.inner.run(route, ops)
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
-    }
-
-    fn time(&self, route: Route) -> Option<Duration> {
-        self.inner.time(route)
-    }
-
-    fn local_address(&self, route: Route) -> Option<IpAddr> {
-        self.inner.local_address(route)
-    }
-}
-
 #[test]
 fn a_panic_of_the_one_who_hands_over_leaves_no_waiter_hanging() {
     let bench = Bench::new();
-    let store =
-        Arc::new(Panicking { inner: connect(&bench.server), armed: AtomicBool::new(false) });
-    let client = Client::with_store(Arc::<Panicking>::clone(&store), Arc::new(SystemClock));
+    // Once it is armed, the store panics at a hand-over, once.
+    let armed = Arc::new(AtomicBool::new(false));
+    let panics = Arc::clone(&armed);
+    let store = intercepted(connect(&bench.server), move |inner, route, ops| {
+        let hand_off = matches!(ops[0], Op::CompareAndSet { key, .. } if key.as_str() == "lock:m");
+        assert!(!(hand_off && panics.swap(false, Ordering::SeqCst)), "a bug");
+        inner.run(route, ops)
+    });
+    let client = Client::with_store(store, Arc::new(SystemClock));
     let mut held = lock(&client);
     let waiting = in_line(&client);
-    store.armed.store(true, Ordering::SeqCst);
+    armed.store(true, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| held.unlock().map(|_| ()))).is_err());
     assert_eq!(held.unlock().unwrap(), Release::Released);
     let Waited::Done(got) = waiting.got.recv_timeout(super::bench::PATIENCE).unwrap() else {

@@ -14,8 +14,7 @@ use memlock_tests::frozen::Frozen;
 use memlock_tests::stopwatch::Stopwatch;
 
 use super::bench::{
-    Bench, Fate, LEASE, Unreachable, connect, crowd, gets, lock, one_of, release, unlock, until,
-    waiter,
+    Bench, Fate, LEASE, crowd, gets, lock, one_of, release, unlock, unreachable, until, waiter,
 };
 
 #[test]
@@ -121,13 +120,12 @@ fn lost_wake_ups_cost_time_and_nothing_else() {
     let bench = Bench::new();
     let holder = bench.client();
     // Its listener works, but the queue names another address.
-    let unreachable =
-        Arc::new(Unreachable { inner: connect(&bench.server), joined: AtomicUsize::new(0) });
-    let client = Client::with_store(Arc::<Unreachable>::clone(&unreachable), Arc::new(SystemClock));
+    let (store, joined) = unreachable(&bench.server);
+    let client = Client::with_store(store, Arc::new(SystemClock));
     for round in 0..4 {
         let held = lock(&holder);
         let waiter = waiter(&client);
-        until(|| unreachable.joined.load(Ordering::SeqCst) > round);
+        until(|| joined.load(Ordering::SeqCst) > round);
         bench.until_marked();
         unlock(held);
         let watch = Stopwatch::start();

@@ -1,10 +1,11 @@
 //! What the simulation found, kept as tests of the real thing.
 
 use memlock_tests::frozen::Frozen;
+use memlock_tests::intercepted::intercepted;
 
 use super::bench::*;
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Route, Store};
+use memlock_core::store::{Failure, Op, Reply, Store};
 use memlock_core::{Client, Error, ErrorKind, Extension, Release, SetUp, Wait, Waited};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,47 +27,28 @@ fn a_lock_that_was_lost_goes_to_the_next_in_the_queue() {
     }
 }
 
-/// A server that is gone after an answer was lost.
-#[derive(Debug)]
-struct Going {
-    inner: Arc<dyn Store>,
-    /// Batches until then.
-    left: AtomicUsize,
-}
-
-impl Store for Going {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let left = self.left.load(Ordering::SeqCst);
-        self.left.store(left.saturating_sub(1), Ordering::SeqCst);
+/// A server that is gone after so many batches, and loses its last answer.
+fn going(server: Arc<dyn Store>, batches: usize) -> Arc<dyn Store> {
+    let batches = AtomicUsize::new(batches);
+    intercepted(server, move |server, route, ops| {
+        let left = batches.load(Ordering::SeqCst);
+        batches.store(left.saturating_sub(1), Ordering::SeqCst);
         if left == 0 {
             let error = Error::new(ErrorKind::Unreachable, "It cannot be connected to.");
             return Err(Failure { error, sent: false });
         }
-        let replies = self.inner.run(route, ops)?;
+        let replies = server.run(route, ops)?;
         if left > 1 {
             return Ok(replies);
         }
         Err(Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true })
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
-    }
-
-    fn time(&self, route: Route) -> Option<Duration> {
-        self.inner.time(route)
-    }
+    })
 }
 
 #[test]
 fn nobody_is_told_that_nothing_was_changed_who_may_have_left_something() {
     let bench = Bench::new();
-    let store = Going { inner: connect(&bench.server), left: 1.into() };
-    let client = Client::with_store(Arc::new(store), Arc::new(SystemClock));
+    let client = Client::with_store(going(connect(&bench.server), 1), Arc::new(SystemClock));
     // For as long as an outage is ridden out.
     let waited = client.mutex("m", LEASE).unwrap().lock();
     assert_eq!(waited.unwrap_err().kind(), ErrorKind::Unknown);
@@ -78,8 +60,8 @@ fn nobody_is_told_that_nothing_was_changed_who_may_have_left_something() {
 
     // The first batch is the grant, whatever time it takes: a slow one would be looked at once
     // more.
-    let store = Going { inner: connect(&bench.server), left: 2.into() };
-    let mut lock = lock(&Client::with_store(Arc::new(store), Frozen::clock()));
+    let store = going(connect(&bench.server), 2);
+    let mut lock = lock(&Client::with_store(store, Frozen::clock()));
     for _ in 0..2 {
         assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Unknown);
         assert!(lock.remaining().is_zero(), "it may have been released");
@@ -177,51 +159,33 @@ fn a_waiter_that_leaves_notifies_a_holder_that_came_in_between() {
 
 /// A server that loses the item between the two commands of the second batch, whose first reply was
 /// lost.
-#[derive(Debug)]
-struct Evicting {
-    inner: Arc<dyn Store>,
-    batches: AtomicUsize,
-}
-
-impl Store for Evicting {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let replies = match self.batches.fetch_add(1, Ordering::SeqCst) {
+fn evicting(server: Arc<dyn Store>) -> Arc<dyn Store> {
+    let batches = AtomicUsize::new(0);
+    intercepted(server, move |server, route, ops| {
+        let replies = match batches.fetch_add(1, Ordering::SeqCst) {
             0 => {
-                self.inner.run(route, ops)?;
+                server.run(route, ops)?;
                 let error = Error::new(ErrorKind::Unknown, "The reply was lost.");
                 return Err(Failure { error, sent: true });
             }
             1 => {
-                let mut replies = self.inner.run(route, &ops[..1])?;
-                if let [Reply::Value(item)] = &self.inner.run(route, &ops[1..2])?[..] {
+                let mut replies = server.run(route, &ops[..1])?;
+                if let [Reply::Value(item)] = &server.run(route, &ops[1..2])?[..] {
                     let Op::Get { key, .. } = ops[1] else { panic!("{:?}", ops[1]) };
-                    self.inner.run(route, &[Op::Delete { key, version: item.version }])?;
+                    server.run(route, &[Op::Delete { key, version: item.version }])?;
                 }
-                replies.extend(self.inner.run(route, &ops[1..])?);
+                replies.extend(server.run(route, &ops[1..])?);
                 replies
             }
-            _ => self.inner.run(route, ops)?,
+            _ => server.run(route, ops)?,
         };
         Ok(replies)
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        self.inner.nodes()
-    }
-
-    fn time(&self, route: Route) -> Option<Duration> {
-        self.inner.time(route)
-    }
+    })
 }
 
 #[test]
 fn a_lock_that_nobody_else_has_had_is_not_called_busy() {
     let bench = Bench::new();
-    let store = Evicting { inner: connect(&bench.server), batches: AtomicUsize::new(0) };
-    let client = Client::with_store(Arc::new(store), Arc::new(SystemClock));
+    let client = Client::with_store(evicting(connect(&bench.server)), Arc::new(SystemClock));
     assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_some());
 }

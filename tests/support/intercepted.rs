@@ -1,0 +1,69 @@
+//! A store whose batches pass through a function of the test, which can delay, change or lose them.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Route, Store};
+
+/// The result of a batch.
+pub type Replies = Result<Vec<Reply>, Failure>;
+
+/// A store that forwards everything to `inner`, except that `run` executes the batches. Its first
+/// argument is `inner`.
+pub fn intercepted(
+    inner: Arc<dyn Store>,
+    run: impl Fn(&dyn Store, Route, &[Op<'_>]) -> Replies + Send + Sync + 'static,
+) -> Arc<dyn Store> {
+    Arc::new(Intercepted { inner, run })
+}
+
+struct Intercepted<F> {
+    inner: Arc<dyn Store>,
+    run: F,
+}
+
+impl<F> fmt::Debug for Intercepted<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Intercepted").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}
+
+/// `run_while` stays the trait's, which calls `run`: no batch bypasses the test's function.
+impl<F> Store for Intercepted<F>
+where
+    F: Fn(&dyn Store, Route, &[Op<'_>]) -> Replies + Send + Sync,
+{
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Replies {
+        (self.run)(&*self.inner, route, ops)
+    }
+
+    fn server_of(&self, route: Route) -> usize {
+        self.inner.server_of(route)
+    }
+
+    fn is_silent(&self, route: Route) -> bool {
+        self.inner.is_silent(route)
+    }
+
+    fn disconnect(&self) {
+        self.inner.disconnect();
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        self.inner.guarantees()
+    }
+
+    fn time(&self, route: Route) -> Option<Duration> {
+        self.inner.time(route)
+    }
+
+    fn local_address(&self, route: Route) -> Option<IpAddr> {
+        self.inner.local_address(route)
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        self.inner.nodes()
+    }
+}
