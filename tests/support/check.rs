@@ -28,6 +28,7 @@ mod facts;
 mod holds;
 mod lists;
 mod locks;
+mod losses;
 mod semaphores;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::facts::Facts;
 use super::holds::{HoldInterval, holds};
+use super::losses;
 use super::verdict::Verdict;
 use crate::history::{Call, Op, Span, answer};
 
@@ -117,17 +118,13 @@ fn told_truly(holds: &[HoldInterval<'_>], facts: &Facts, verdict: &mut Verdict) 
     }
     first_granted.reverse();
     for hold in holds {
-        let steps = hold.extended.iter().chain(&hold.released);
-        for lost in steps.filter(|call| call.answer() == Some(answer::LOST)) {
-            if lost.ended() >= hold.deadline {
-                continue;
-            }
-            let text = format!("lost before its deadline: {hold:?}");
-            match may_be_lost_from(hold, facts) {
-                Some(from) if from <= lost.ended() => verdict.losses.push(text),
-                _ => verdict.violations.push(text),
-            }
-        }
+        losses::are_told_truly(
+            hold.extended.iter().chain(&hold.released),
+            hold.deadline,
+            || may_be_lost_from(hold, facts),
+            format_args!("lost before its deadline: {hold:?}"),
+            verdict,
+        );
         let Some(release) = hold.released.first() else { continue };
         let after = by_asking.partition_point(|other| other.lock.began < hold.granted);
         if hold.released.last().and_then(|call| call.answer()) == Some(answer::OK)

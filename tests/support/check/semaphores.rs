@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::facts::{Facts, Semaphore};
+use super::losses;
 use super::verdict::Verdict;
 use crate::history::{Call, Op, answer};
 
@@ -137,17 +138,13 @@ fn no_more_than_there_are(
 
 fn told_truly(holdings: &[&Holding<'_>], facts: &Facts, verdict: &mut Verdict) {
     for holding in holdings {
-        let steps = holding.extended.iter().chain(&holding.released);
-        for lost in steps.filter(|call| call.answer() == Some(answer::LOST)) {
-            if lost.ended() >= holding.deadline {
-                continue;
-            }
-            let text = format!("permits lost before their deadline: {holding:?}");
-            match holding.may_be_lost_from(facts) {
-                Some(from) if from <= lost.ended() => verdict.losses.push(text),
-                _ => verdict.violations.push(text),
-            }
-        }
+        losses::are_told_truly(
+            holding.extended.iter().chain(&holding.released),
+            holding.deadline,
+            || holding.may_be_lost_from(facts),
+            format_args!("permits lost before their deadline: {holding:?}"),
+            verdict,
+        );
         let mut ended = false;
         for call in &holding.released {
             let said = call.answer();
