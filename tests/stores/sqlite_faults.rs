@@ -373,8 +373,8 @@ fn a_log_that_fills_the_disk_is_truncated() {
     assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
-/// SQLite begins the log anew only when no process reads it. On a busy file there is no such moment,
-/// unless it is waited for.
+/// SQLite restarts the log only when no process reads it. On a busy file there is no such moment
+/// unless a checkpoint waits for one.
 #[test]
 fn the_log_of_a_busy_file_does_not_grow_without_bound() {
     let file = File::new();

@@ -172,8 +172,8 @@ impl Error {
         self.kind
     }
 
-    /// Whether the failure may pass by itself: an unreachable server, or an outcome that could not
-    /// be resolved.
+    /// Whether the failure may be temporary: an unreachable server, or an outcome that could not be
+    /// resolved.
     pub fn is_outage(&self) -> bool {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Unknown)
     }

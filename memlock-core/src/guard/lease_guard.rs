@@ -49,7 +49,7 @@ pub struct LeaseGuard<K: Kind> {
     /// The lease to which the deadline belongs: that of the last extension.
     pub(crate) lease: Lease,
     pub(crate) deadline: Moment,
-    /// The time by which the item has expired by itself, whichever requested lease took effect.
+    /// The time by which the item has expired on the server, whichever requested lease took effect.
     pub(crate) server_until: Moment,
     /// The generation of the process that acquired the guard.
     pub(crate) process: u64,

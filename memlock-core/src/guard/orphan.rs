@@ -5,7 +5,7 @@
 //! | --- | --- | --- |
 //! | remembered | its server may hold it for this process, and no caller holds it | any call that contacts its server, by reaping it |
 //! | reaped | it was removed, and the next waiter was woken | nothing |
-//! | expired | the server has removed it by itself | nothing |
+//! | expired | it has expired on the server | nothing |
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -49,7 +49,7 @@ struct OrphanedGrant {
     /// Not the target, which would keep the client alive that owns this list.
     key: Key,
     token: Token,
-    /// After this time the server has removed the grant by itself.
+    /// By this time the grant has expired on the server.
     until: Moment,
     /// Not tried before this time.
     next_try: Moment,
@@ -76,8 +76,8 @@ impl Orphans {
     }
 }
 
-/// Remembers a possible grant to this token, to reap it later. `until`: when the server has removed
-/// the grant by itself.
+/// Remembers a possible grant to this token, to reap it later. `until`: when the grant
+/// has expired on the server.
 pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, until: Moment) {
     let (process, key) = (fork::process(), target.key.clone());
     log::info!(

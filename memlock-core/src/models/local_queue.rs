@@ -1,7 +1,7 @@
 //! The local waiters alone: waiters that act as `wait/driver.rs` does, a server of a few lines, and
 //! listeners without a clock.
 //!
-//! No sleep in this model ends by itself. A waiter that sleeps although it was granted the target,
+//! No sleep in this model has a timeout. A waiter that sleeps although it was granted the target,
 //! was woken, or has become the first of the local waiters, therefore sleeps forever, and shuttle
 //! reports a deadlock.
 

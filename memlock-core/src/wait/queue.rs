@@ -162,7 +162,7 @@ impl Queue<'_> {
     /// Wakes the first waiter that is not one of `ours`, if the capacity admits it, and removes its
     /// entry and `ours`. `queue` is the queue as it was read. A waiter that is found dead is
     /// removed as well, and the next one is woken. A waiter that may not receive the wake-up stays
-    /// in the queue for some releases: it is left to find out by itself that its turn has come, and
+    /// in the queue for some releases, so that it can learn by polling that its turn has come, and
     /// the waiter behind it is woken with a short delay. After that, a mutex is reserved for the
     /// waiter.
     ///
@@ -284,8 +284,8 @@ impl Queue<'_> {
     /// As [`Queue::wake_next`], for several permits: wakes the first waiters as long as the
     /// capacity admits them, until they request as many permits as were freed. The processes that
     /// freed the rest wake the other waiters. A waiter that may not receive the wake-up stays in
-    /// the queue for some releases: it is left to find out by itself that its turn has come, and
-    /// the waiter behind it is woken with a short delay. However, permits that were free before may
+    /// the queue for some releases, so that it can learn by polling that its turn has come, and the
+    /// waiter behind it is woken with a short delay. However, permits that were free before may
     /// have been held back for a waiter that requests several, and no other process would wake
     /// waiters for the rest of them. All entries of woken waiters are removed in one write: while
     /// many waiters join, each write of the queue has to be retried several times.

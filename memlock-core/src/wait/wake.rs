@@ -18,8 +18,8 @@ use crate::wait_id::WaitId;
 /// The longest time a releaser takes to write the queue, except in an outage.
 const WRITTEN: Duration = Duration::from_millis(50);
 /// How many releases, and how long, a waiter without an address is passed over before the lock is
-/// reserved for it. The waiter polls by itself, and its death cannot be detected: reserving the
-/// lock for a dead waiter costs more than some short holds.
+/// reserved for it. The waiter polls, and its death cannot be detected: reserving the lock for a
+/// dead waiter costs more than some short holds.
 const MOST_PASSES: u32 = 10;
 const PATIENCE: Duration = Duration::from_millis(300);
 /// The limit where nothing can be reserved. After that the entry is removed; the waiter notices

@@ -56,7 +56,7 @@ pub(crate) enum Progress {
 
 /// The result of adding another guard.
 pub(crate) enum Joined {
-    /// The guard has to be renewed by itself.
+    /// The guard has to be renewed separately.
     NotOfThis,
     /// There is nothing to renew.
     Nothing,

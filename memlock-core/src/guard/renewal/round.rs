@@ -104,7 +104,7 @@ fn renew_all(batches: Vec<Batch>) -> Result<()> {
 }
 
 /// Renews by as few packets as possible. Semaphores that other clients write at the same time come
-/// last, each by itself.
+/// last, each separately.
 fn renew(batches: &mut Vec<Batch>) -> std::result::Result<(), Failure> {
     let mut refused = Vec::new();
     let mut renewed = renew_together(batches, &mut refused);

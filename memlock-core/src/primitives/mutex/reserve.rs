@@ -56,7 +56,7 @@ impl Reserve for Reserver<'_> {
         matches!(self.target.one(add), Ok(Reply::Stored(_)))
     }
 
-    /// If this fails, the reservation expires by itself.
+    /// If this fails, the reservation stays until it expires.
     fn withdraw(&self, ids: &[WaitId]) {
         if let Ok(Some(item)) = self.target.get() {
             self.withdraw_if(&item, ids);

@@ -321,7 +321,7 @@ impl<'a> Attempt<'a> {
                     };
                     now = snapshot;
                 }
-                // The reservation is removed, or expires by itself within some seconds.
+                // The reservation is removed, or expires within some seconds.
                 _ => break,
             }
         }

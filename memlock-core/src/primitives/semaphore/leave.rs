@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use crate::client::Client;
 
-    /// Whether the child exits with 7, by itself.
+    /// Whether the child exits with status 7. A child that does not exit in time is killed.
     fn ends_with_7(child: i32) -> bool {
         let (mut status, began) = (0, Instant::now());
         // SAFETY: waits for a child of the test, which has not been waited for yet.

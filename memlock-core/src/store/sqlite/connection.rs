@@ -260,9 +260,10 @@ impl Connection {
 
     /// Copies the write-ahead log into the file, and truncates it. True if that succeeded.
     ///
-    /// SQLite copies the log by itself when it has enough pages, but begins it anew only at a moment
-    /// when no other process reads it: on a busy file there is none, unless it is waited for. All
-    /// other writers wait meanwhile, so it is waited for only once all pages are copied, and briefly.
+    /// SQLite copies the log automatically when it has enough pages, but restarts it only at a
+    /// moment when no other process reads it. On a busy file there is no such moment unless the
+    /// checkpoint waits for one. All other writers wait meanwhile, so the checkpoint waits only once
+    /// all pages are copied, and briefly.
     fn truncate_log(&mut self) -> bool {
         let briefly = |tries: i32| {
             std::hint::spin_loop();
