@@ -117,7 +117,8 @@ impl Context {
         self.inner.identity.get_or_try_init(|| {
             if self.inner.process != fork::generation() {
                 log::debug!(
-                    "This process is a fork of the one that made the client: it holds nothing of what that holds."
+                    "This process is a fork of the one that made the client: it holds nothing of \
+                     what that holds."
                 );
             }
             Identity::new(self.clock())

@@ -22,7 +22,8 @@ pub fn init(url: &str) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::Config,
-        "The default client is in use already: choose it once, before the first call of a bare function.",
+        "The default client is in use already: choose it once, before the first call of a bare \
+         function.",
     ))
 }
 

@@ -105,7 +105,8 @@ pub fn mutex_unlock(name: &[u8]) -> Result<Report> {
     let mut holding = holdings();
     if was_displaced(&mut holding, name) {
         drop(holding);
-        let text = "was lost: this thread's lease is over, and another thread of this process has locked it since";
+        let text = "was lost: this thread's lease is over, and another thread of this process has \
+                    locked it since";
         return Ok(about(name, Answer::Lost, text));
     }
     let Some(mut held) = holding.locks.remove(name) else {

@@ -71,18 +71,20 @@ impl Answer {
             Answer::Duplicate => c"The key was in the list already.",
             Answer::Exists => c"It was set up already; carry on.",
             Answer::NotHeld => c"This process holds no such lock or permit.",
-            Answer::Lost => {
-                c"It was held, and is lost: its lease ended, or the server lost it."
-            }
+            Answer::Lost => c"It was held, and is lost: its lease ended, or the server lost it.",
             Answer::NotFound => {
-                c"There is no such session, semaphore or counter: it was never set up, has expired or was torn down."
+                c"There is no such session, semaphore or counter: it was never set up, has expired \
+                  or was torn down."
             }
             Answer::Interrupted => c"The wait was cancelled.",
             Answer::Invalid => c"An argument is not valid.",
             Answer::Unreachable => c"The server cannot be reached; nothing was changed.",
-            Answer::Unknown => c"The request was sent, no reply came, and reading back failed, too.",
+            Answer::Unknown => {
+                c"The request was sent, no reply came, and reading back failed, too."
+            }
             Answer::Protocol => {
-                c"The server is too old, runs without cas, refused the request or gave an invalid reply."
+                c"The server is too old, runs without cas, refused the request or gave an invalid \
+                  reply."
             }
             Answer::Config => c"The URL or a setting is not valid.",
             Answer::Deadlock => c"This thread already holds that mutex and would wait for itself.",
@@ -186,7 +188,8 @@ impl Error {
             Some(error) => Error::new(
                 ErrorKind::Unknown,
                 format!(
-                    "The request was sent, and neither its reply nor the {what} could be read ({error})"
+                    "The request was sent, and neither its reply nor the {what} could be read \
+                     ({error})"
                 ),
             ),
             None => Error::new(

@@ -126,7 +126,8 @@ pub(crate) fn call_or<T>(in_child: T, body: impl FnOnce() -> Result<T, Error>) -
 
 /// The error of a call in a child that was forked during it.
 pub(crate) fn astray() -> Error {
-    let text = "This process was forked in the middle of the call, by a callback: the call is its parent's.";
+    let text = "This process was forked in the middle of the call, by a callback: the call is its \
+                parent's.";
     Error::new(ErrorKind::Interrupted, text)
 }
 

@@ -156,7 +156,8 @@ impl Keyspace {
     pub fn new(prefix: &str) -> Result<Keyspace> {
         if prefix.len() > MAX_PREFIX || !prefix.bytes().all(is_plain) {
             return Err(Error::config(format!(
-                "The prefix {prefix:?} is not usable: take at most {MAX_PREFIX} visible ASCII characters other than '%'."
+                "The prefix {prefix:?} is not usable: take at most {MAX_PREFIX} visible ASCII \
+                 characters other than '%'."
             )));
         }
         Ok(Keyspace { prefix: prefix.into() })
@@ -185,7 +186,8 @@ impl Keyspace {
         match key.filter(fits) {
             Some(key) if !name.is_empty() => Ok(Key { is_shared: true, ..Key::new(key) }),
             _ => Err(Error::invalid(format!(
-                "{:?} cannot be an item's key: take 1 to {LONGEST_EXACT} visible ASCII characters, the prefix included.",
+                "{:?} cannot be an item's key: take 1 to {LONGEST_EXACT} visible ASCII characters, \
+                 the prefix included.",
                 String::from_utf8_lossy(name)
             ))),
         }

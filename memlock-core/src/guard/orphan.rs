@@ -81,7 +81,8 @@ impl Orphans {
 pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, until: Moment) {
     let (process, key) = (fork::process(), target.key.clone());
     log::info!(
-        "What was asked for of {key} may be left behind on its server; it is taken off at the next contact."
+        "What was asked for of {key} may be left behind on its server; it is taken off at the next \
+         contact."
     );
     // In a child that was forked during the call, the grant is the parent's.
     if process != fork::generation() {

@@ -35,7 +35,8 @@ pub(crate) fn ended(
         Answer::NotHeld if state.ours => format!("The {what} is not held: it was released before."),
         Answer::NotHeld => {
             format!(
-                "The {what} is not held by this process: its parent acquired it, and a fork holds nothing."
+                "The {what} is not held by this process: its parent acquired it, and a fork holds \
+                 nothing."
             )
         }
         Answer::Lost => {

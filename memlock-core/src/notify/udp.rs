@@ -125,8 +125,8 @@ impl Notifier for UdpNotifier {
         let first = self.pool.get().reach.missed();
         log::log!(
             if first { log::Level::Info } else { log::Level::Debug },
-            "A wake-up message did not reach this process in time. Where UDP is blocked, its waiters ask \
-             the server when their turn should have come."
+            "A wake-up message did not reach this process in time. Where UDP is blocked, its \
+             waiters ask the server when their turn should have come."
         );
     }
 
@@ -206,7 +206,8 @@ impl Listener for UdpListener {
             let known = self.pool.unreachable_since_open.swap(true, Ordering::Relaxed);
             log::log!(
                 if known { log::Level::Debug } else { log::Level::Warn },
-                "No listener can be opened on {advertised} ({error}): this waiter asks the server now and then."
+                "No listener can be opened on {advertised} ({error}): this waiter asks the server \
+                 now and then."
             );
         };
         socket.map(|socket| socket.address).map_err(unopened).ok()

@@ -211,7 +211,8 @@ impl Counter {
                     return Err(Error::new(
                         ErrorKind::Unknown,
                         format!(
-                            "The request was sent and no reply came: a permit may be gone that nobody has ({}).",
+                            "The request was sent and no reply came: a permit may be gone that \
+                             nobody has ({}).",
                             failure.error
                         ),
                     ));

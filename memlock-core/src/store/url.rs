@@ -15,8 +15,8 @@ pub(crate) struct Url {
     pub(crate) location: String,
     params: Vec<(String, String)>,
     known: Vec<&'static str>,
-    /// The URL without its password and its parameters, if it may contain a password: any part of it may then be a part of
-    /// the password.
+    /// The URL without its password and its parameters, if it may contain a password: any part of
+    /// it may then be a part of the password.
     redacted: Option<String>,
 }
 
@@ -48,7 +48,8 @@ impl Url {
             let (name, value) = param.split_once('=').ok_or_else(|| {
                 // Its text is not shown: it may be a password.
                 Error::config(format!(
-                    "Parameter {} of the URL has no '=': write name=value, and '?' in other places as %3F.",
+                    "Parameter {} of the URL has no '=': write name=value, and '?' in other places \
+                     as %3F.",
                     place + 1
                 ))
             })?;
@@ -253,8 +254,8 @@ fn is_scheme(text: &str) -> bool {
 }
 
 /// A URL for humans: with `***` in place of a password. A password is the text from the first ':'
-/// behind the scheme to the last '@' (or `%40`) of the whole text: a password that is not encoded may
-/// contain every other character.
+/// behind the scheme to the last '@' (or `%40`) of the whole text: a password that is not encoded
+/// may contain every other character.
 pub fn without_password(text: &str) -> String {
     // ASCII only, so that the places in both texts are the same.
     let folded = text.to_ascii_lowercase();

@@ -91,7 +91,8 @@ fn ended() -> Error {
 
 fn astray() -> Error {
     Error::protocol(
-        "The list's counter is far beyond its keys: somebody else writes to it. Tear the session down.",
+        "The list's counter is far beyond its keys: somebody else writes to it. Tear the session \
+         down.",
     )
 }
 

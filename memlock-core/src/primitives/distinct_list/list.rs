@@ -399,6 +399,7 @@ fn in_doubt(error: Error) -> Error {
 pub(super) fn not_a_session() -> Error {
     Error::new(
         ErrorKind::Protocol,
-        "The session's item changes too fast, or was not written by memlock: choose another session name or prefix.",
+        "The session's item changes too fast, or was not written by memlock: choose another \
+         session name or prefix.",
     )
 }

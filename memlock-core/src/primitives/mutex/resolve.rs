@@ -230,7 +230,8 @@ impl Lock {
         if self.remaining().is_zero() {
             return Err(Error::new(
                 ErrorKind::Unreachable,
-                "The server took longer to answer than the lease lasts; nothing is held. Ask for a longer lease.",
+                "The server took longer to answer than the lease lasts; nothing is held. Ask for a \
+                 longer lease.",
             ));
         }
         Ok(())

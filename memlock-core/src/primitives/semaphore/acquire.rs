@@ -110,17 +110,20 @@ impl Semaphore {
             Some(Refusal { available, permits: all, .. }) if *available < request.permits => {
                 let verb = if request.permits == 1 { "was" } else { "were" };
                 format!(
-                    "The {subject} has {available} of {all} permits available, and {wanted} {verb} asked for"
+                    "The {subject} has {available} of {all} permits available, and {wanted} {verb} \
+                     asked for"
                 )
             }
             Some(Refusal { available, permits: all, is_full: true, .. }) => {
                 format!(
-                    "The {subject} has {available} of {all} permits available, but cannot have another holder"
+                    "The {subject} has {available} of {all} permits available, but cannot have \
+                     another holder"
                 )
             }
             Some(_) => {
                 format!(
-                    "The permits of the {subject} that are available are reserved for another waiter"
+                    "The permits of the {subject} that are available are reserved for another \
+                     waiter"
                 )
             }
             None => format!("The {subject} has not {wanted} available"),

@@ -147,7 +147,8 @@ impl<'a> Attempt<'a> {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{wanted} permits were asked for at once, and there are {number}: they will never be available."
+            "{wanted} permits were asked for at once, and there are {number}: they will never be \
+             available."
         )))
     }
 

@@ -276,7 +276,8 @@ impl Semaphore {
             (0, Some(wanted)) if wanted != number => {
                 self.agreed.store(0, Ordering::Relaxed);
                 Err(Error::invalid(format!(
-                    "{} has {number} permits, and was opened with {wanted}: open it with {number}, or resize it.",
+                    "{} has {number} permits, and was opened with {wanted}: open it with {number}, \
+                     or resize it.",
                     self.target.key
                 )))
             }

@@ -54,7 +54,8 @@ impl Permit {
         if self.remaining().is_zero() {
             return Err(Error::new(
                 ErrorKind::Unreachable,
-                "The server took longer to answer than the lease lasts; nothing is held. Ask for a longer lease.",
+                "The server took longer to answer than the lease lasts; nothing is held. Ask for a \
+                 longer lease.",
             ));
         }
         Ok(())

@@ -178,8 +178,8 @@ impl Connection {
             }
             Some(length) => {
                 return Err(unread(Error::protocol(format!(
-                    "The item has a value of {length} bytes, and memlock reads no more than 1 MiB: it is not \
-                     memlock's. Use another name, or delete the item."
+                    "The item has a value of {length} bytes, and memlock reads no more than 1 MiB: \
+                     it is not memlock's. Use another name, or delete the item."
                 ))));
             }
         };

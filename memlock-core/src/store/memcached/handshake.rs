@@ -110,7 +110,8 @@ impl Handshake {
             (words.next(), words.next(), self.lines <= MOST_LINES)
         else {
             return Err(Error::protocol(format!(
-                "The server answered {:?} to \"stats\": it is not a memcached that memlock can use.",
+                "The server answered {:?} to \"stats\": it is not a memcached that memlock can \
+                 use.",
                 text.chars().take(80).collect::<String>()
             )));
         };
@@ -142,7 +143,8 @@ impl Handshake {
         };
         if self.cas_enabled != Some(true) {
             return Err(Error::protocol(
-                "The server runs without cas (-C), so nobody can prove ownership: start memcached without -C.",
+                "The server runs without cas (-C), so nobody can prove ownership: start memcached \
+                 without -C.",
             ));
         }
         let (Some(pid), Some(time), Some(uptime)) = (self.pid, self.time, self.uptime) else {

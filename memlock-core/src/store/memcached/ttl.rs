@@ -34,8 +34,8 @@ pub const GUARANTEES: Guarantees = Guarantees {
 pub enum Ttl {
     /// This many whole seconds from when the item is stored.
     For(u64),
-    /// The whole seconds that were left before. The item lives no longer than it would have, and less
-    /// only if more than 30 days were left.
+    /// The whole seconds that were left before. The item lives no longer than it would have, and
+    /// less only if more than 30 days were left.
     Left(u64),
     /// Until the server's clock shows this many seconds.
     Until(u64),

@@ -62,8 +62,8 @@ fn tcp(
 fn failed(server: &str, error: &std::io::Error) -> Error {
     if has_no_descriptor(error) {
         return unreachable(format!(
-            "It cannot be connected to: this process has too many open files ({error}). Raise its limit \
-             (`ulimit -n`)."
+            "It cannot be connected to: this process has too many open files ({error}). \
+             Raise its limit (`ulimit -n`)."
         ));
     }
     unreachable(format!("It cannot be connected to ({error}). Is {server} running there?"))
@@ -93,8 +93,8 @@ fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
     let old = addresses.iter().filter(|address| address.is_ipv4()).count();
     if old > 1 || addresses.len() - old > 1 {
         return Err(Error::config(format!(
-            "The host name {host:?} has several addresses ({addresses:?}), so it may lead to several servers: \
-             name one address, or list the servers with commas."
+            "The host name {host:?} has several addresses ({addresses:?}), so it may lead to \
+             several servers: name one address, or list the servers with commas."
         )));
     }
     Ok(addresses)

@@ -213,8 +213,8 @@ impl Tool<'_> {
                 Finding::new(
                     "directory",
                     Warning,
-                    "does not give its group to new files: the file is shared with a group, and users of it may \
-                     not be able to use the files that SQLite creates beside it",
+                    "does not give its group to new files: the file is shared with a group, and \
+                     users of it may not be able to use the files that SQLite creates beside it",
                 )
                 .mend("chgrp it to the group of the file, and chmod 2770")
             }

@@ -187,7 +187,8 @@ impl Connection {
         let mode: String = sql.query_row("PRAGMA journal_mode = WAL", [], |row| row.get(0))?;
         if mode != "wal" {
             return Err(Error::protocol(format!(
-                "Its file system does not let processes share memory (journal mode {mode}): name a file on a local disk."
+                "Its file system does not let processes share memory (journal mode {mode}): name a \
+                 file on a local disk."
             ))
             .into());
         }
@@ -243,8 +244,8 @@ impl Connection {
         Ok(replies)
     }
 
-    /// Reads the base, and moves the horizon. If that fails, the batch can be run nevertheless while
-    /// the horizon is not reached.
+    /// Reads the base, and moves the horizon. If that fails, the batch can be run nevertheless
+    /// while the horizon is not reached.
     fn renew(&mut self, clock: &BootClock) -> std::result::Result<(), Stop> {
         match schema::renew(&mut self.sql, &mut self.file, clock) {
             Ok(()) => self.is_renewal_due = false,
@@ -262,8 +263,8 @@ impl Connection {
     ///
     /// SQLite copies the log automatically when it has enough pages, but restarts it only at a
     /// moment when no other process reads it. On a busy file there is no such moment unless the
-    /// checkpoint waits for one. All other writers wait meanwhile, so the checkpoint waits only once
-    /// all pages are copied, and briefly.
+    /// checkpoint waits for one. All other writers wait meanwhile, so the checkpoint waits only
+    /// once all pages are copied, and briefly.
     fn truncate_log(&mut self) -> bool {
         let briefly = |tries: i32| {
             std::hint::spin_loop();

@@ -85,8 +85,9 @@ fn explain(problem: Problem, path: &Path, errno: i32) -> Stop {
         _ if is_of_system && is_no_room(errno) => return Stop::Full(no_room(errno)),
         _ if is_of_system && is_no_descriptor(errno) => no_descriptor(errno),
         Some(ErrorCode::NotADatabase) => Error::protocol(
-            "It is damaged, or is no SQLite database: name another file, which need not exist yet; or, if \
-                 its locks are not needed, stop what uses it, and remove it and its -wal and -shm files.",
+            "It is damaged, or is no SQLite database: name another file, which need not exist yet; \
+             or, if its locks are not needed, stop what uses it, and remove it and its -wal and \
+             -shm files.",
         ),
         Some(ErrorCode::DatabaseCorrupt) => damaged(&said),
         _ if extended == ffi::SQLITE_IOERR_SHORT_READ => damaged(&said),
@@ -96,8 +97,8 @@ fn explain(problem: Problem, path: &Path, errno: i32) -> Stop {
             damaged(&said)
         }
         Some(ErrorCode::TooBig) => Error::protocol(
-            "It contains a larger item than memlock writes: remove that item, for example with sqlite3: \
-                 DELETE FROM items WHERE length(value) > 1048576.",
+            "It contains a larger item than memlock writes: remove that item, for example with \
+             sqlite3: DELETE FROM items WHERE length(value) > 1048576.",
         ),
         Some(ErrorCode::ReadOnly | ErrorCode::CannotOpen | ErrorCode::PermissionDenied) => {
             match denied(path) {
@@ -123,15 +124,17 @@ pub(super) fn not_opened(path: &Path, error: &io::Error) -> Error {
         _ if is_no_room(errno) => no_room(errno),
         _ if is_no_descriptor(errno) => no_descriptor(errno),
         IoKind::NotFound if path.is_symlink() => Error::protocol(
-            "It is a symbolic link to a file that is not there: create that file, or remove the link.",
+            "It is a symbolic link to a file that is not there: create that file, or remove the \
+             link.",
         ),
         IoKind::NotFound => Error::protocol(format!(
             "The directory {directory} is not there: create it, or name another file."
         )),
         IoKind::PermissionDenied => denied(path).unwrap_or_else(|| {
             Error::protocol(format!(
-                "This user may not write it ({error}): change its owner or its mode, or name another file. In a \
-                 directory that all users can write, such as /tmp, fs.protected_regular denies files of others."
+                "This user may not write it ({error}): change its owner or its mode, or name \
+                 another file. In a directory that all users can write, such as /tmp, \
+                 fs.protected_regular denies files of others."
             ))
         }),
         IoKind::ReadOnlyFilesystem => Error::protocol(
@@ -155,12 +158,12 @@ pub(super) fn not_read(what: &str, error: &io::Error) -> Error {
 /// The error of a file that was locked for longer than a call may wait.
 pub(super) fn kept_locked(path: &Path, io_timeout: Duration) -> Error {
     let time = brief(io_timeout);
-    let do_it = "look whether it is stopped (kill -CONT continues it) or its disk is slow; io_timeout in the URL \
-                 says how long to wait";
+    let do_it = "look whether it is stopped (kill -CONT continues it) or its disk is slow; \
+                 io_timeout in the URL says how long to wait";
     unreachable(match locker(path) {
         Some(pid) if pid == std::process::id() => format!(
-            "Another connection of this process has kept it locked for {time} (io_timeout): use one copy of \
-             memlock in a process, and no other SQLite on this file."
+            "Another connection of this process has kept it locked for {time} (io_timeout): use \
+             one copy of memlock in a process, and no other SQLite on this file."
         ),
         Some(pid) => {
             let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -180,7 +183,8 @@ pub(super) fn unreachable(text: String) -> Error {
 
 fn damaged(said: &str) -> Error {
     Error::protocol(format!(
-        "It is damaged ({said}): stop what uses it, remove it and its -wal and -shm files, and start again."
+        "It is damaged ({said}): stop what uses it, remove it and its -wal and -shm files, and \
+         start again."
     ))
 }
 
@@ -202,9 +206,12 @@ fn no_room(errno: i32) -> Error {
                 "The disk quota is used up: nothing was changed. Make room, or raise the quota."
             }
             libc::EFBIG => {
-                "The limit of this process on the size of files (ulimit -f) is reached: nothing was changed. Raise it."
+                "The limit of this process on the size of files (ulimit -f) is reached: nothing \
+                 was changed. Raise it."
             }
-            _ => "The disk is full: nothing was changed. Make room, or name a file on another disk.",
+            _ => {
+                "The disk is full: nothing was changed. Make room, or name a file on another disk."
+            }
         }
         .to_owned(),
     )
@@ -245,8 +252,8 @@ fn denied(path: &Path) -> Option<Error> {
     }
     if !can(directory, libc::W_OK | libc::X_OK) {
         return Some(Error::protocol(format!(
-            "This user may not create files in the directory {} ({}), where SQLite creates two beside it: change \
-             the directory's owner or its mode, or name another file.",
+            "This user may not create files in the directory {} ({}), where SQLite creates two \
+             beside it: change the directory's owner or its mode, or name another file.",
             directory.display(),
             owner_of(directory)
         )));
@@ -255,8 +262,9 @@ fn denied(path: &Path) -> Option<Error> {
     let other =
         beside.iter().find(|other| other.exists() && !can(other, libc::R_OK | libc::W_OK))?;
     Some(Error::protocol(format!(
-        "This user may not write {} ({}), which another user's process created: give the directory {} the group of \
-         the file and the setgid bit (chmod g+s), stop what uses the file, and remove {0} if it is left.",
+        "This user may not write {} ({}), which another user's process created: give the directory \
+         {} the group of the file and the setgid bit (chmod g+s), stop what uses the file, and \
+         remove {0} if it is left.",
         other.display(),
         owner_of(other),
         directory.display()

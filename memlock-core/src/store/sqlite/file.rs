@@ -150,14 +150,16 @@ impl Location {
         // same lock could be granted by each.
         if found.nlink() > 1 {
             return Err(Error::protocol(format!(
-                "It has {} names (hard links), by each of which the same lock could be granted: remove the others.",
+                "It has {} names (hard links), by each of which the same lock could be granted: \
+                 remove the others.",
                 found.nlink()
             )));
         }
         if is_mounted_alone(&self.path) {
             return Err(Error::protocol(
-                "It is mounted into its directory by itself, without the -wal and -shm files beside it, so that \
-                 the same lock could be granted in both places: mount the directory that contains it.",
+                "It is mounted into its directory by itself, without the -wal and -shm files \
+                 beside it, so that the same lock could be granted in both places: mount the \
+                 directory that contains it.",
             ));
         }
         self.check_file_system(&self.path)
@@ -174,9 +176,10 @@ impl Location {
     fn check_file_system(&self, path: &Path) -> Result<()> {
         match network_of(path) {
             Some(name) if !self.trusts_networks => Err(Error::protocol(format!(
-                "It is on a file system of a network ({name}), where locks of files cannot be relied on and other \
-                 hosts have other clocks. Name a file on a local disk; or add network=trust to the URL if this \
-                 file system is used by one host only and locks files as a local one does."
+                "It is on a file system of a network ({name}), where locks of files cannot be \
+                 relied on and other hosts have other clocks. Name a file on a local disk; or add \
+                 network=trust to the URL if this file system is used by one host only and locks \
+                 files as a local one does."
             ))),
             _ => Ok(()),
         }

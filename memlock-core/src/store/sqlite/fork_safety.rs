@@ -5,8 +5,9 @@
 //! on files: it would treat its parent's locks as its own. And if another thread was inside SQLite
 //! at the fork, a mutex stays locked forever. Therefore:
 //!
-//! - One thread of a process at a time makes calls into SQLite, with its signals blocked, so that no
-//!   signal handler forks in the middle of one; and a fork of another thread waits until it is done.
+//! - One thread of a process at a time makes calls into SQLite, with its signals blocked, so that
+//!   no signal handler forks in the middle of one; and a fork of another thread waits until it is
+//!   done.
 //! - In a child, SQLite sees other inode numbers for files than in the parent. Files that the child
 //!   opens are new to SQLite. The inherited ones are never used again, and never closed: closing a
 //!   file would drop the locks that the child has on it.

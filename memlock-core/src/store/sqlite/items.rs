@@ -30,10 +30,10 @@ const GET: &str = "SELECT value, number, expires FROM items
 WHERE key = ?1 AND (expires IS NULL OR expires > ?2)";
 const IS_THERE: &str = "SELECT 1 FROM items WHERE key = ?1 AND (expires IS NULL OR expires > ?2)";
 
-/// `Add` replaces an expired item. Others, whose keys are not used again, are removed by sweeps, each
-/// of which goes on where the last one of any process ended: with the first items that a connection
-/// stores, and each time that it has stored so many more. A sweep examines several times as many
-/// items as were stored, so that it catches up.
+/// `Add` replaces an expired item. Others, whose keys are not used again, are removed by sweeps,
+/// each of which goes on where the last one of any process ended: with the first items that a
+/// connection stores, and each time that it has stored so many more. A sweep examines several times
+/// as many items as were stored, so that it catches up.
 const SWEEP_EVERY: u32 = 256;
 const SWEPT_FOR_EACH: u32 = 4;
 const SWEPT_AT_LEAST: u32 = 1024;

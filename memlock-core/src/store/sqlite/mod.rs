@@ -96,8 +96,8 @@ impl Sqlite {
             Some("trust") => true,
             Some(other) => {
                 return Err(Error::config(format!(
-                    "{} is not known: write network=trust for a file system of a network whose locks and \
-                     memory maps work as on a local disk, or leave it out.",
+                    "{} is not known: write network=trust for a file system of a network whose \
+                     locks and memory maps work as on a local disk, or leave it out.",
                     url.parameter("network", Some(other))
                 )));
             }

@@ -32,7 +32,8 @@ const APPLICATION: i64 = 0x6d6c_636b;
 /// The version of the table layout.
 const SCHEMA: i64 = 1;
 
-/// How far the horizon is moved ahead of the clock, in nanoseconds, and when: less than this is left.
+/// How far the horizon is moved ahead of the clock, in nanoseconds, and when: less than this is
+/// left.
 const STEP: i64 = 3_600_000_000_000;
 const MARGIN: i64 = STEP / 2;
 /// A number that is this far ahead of the clock proves a reboot. Several items that are stored at
@@ -232,14 +233,14 @@ fn check(application: i64, version: i64) -> Result<()> {
     }
     if version < SCHEMA {
         return Err(Error::protocol(format!(
-            "It is damaged (layout {version}): stop what uses it, remove it and its -wal and -shm files, and start \
-             again."
+            "It is damaged (layout {version}): stop what uses it, remove it and its -wal and -shm \
+             files, and start again."
         )));
     }
     if version > SCHEMA {
         return Err(Error::protocol(format!(
-            "It was written by a newer memlock (layout {version}, and this one knows {SCHEMA}): upgrade this \
-             one, or name another file."
+            "It was written by a newer memlock (layout {version}, and this one knows {SCHEMA}): \
+             upgrade this one, or name another file."
         )));
     }
     Ok(())
@@ -262,9 +263,9 @@ fn begin_boot(transaction: &Transaction<'_>, clock: &BootClock) -> rusqlite::Res
     Ok(())
 }
 
-/// Makes the next number at least the horizon: whether numbers up to it were given out in an earlier
-/// boot is unknown. If it is the same boot after all, other connections still use the old base: the
-/// trigger rejects their next number, and they read the new base.
+/// Makes the next number at least the horizon: whether numbers up to it were given out in an
+/// earlier boot is unknown. If it is the same boot after all, other connections still use the old
+/// base: the trigger rejects their next number, and they read the new base.
 fn raise_base(
     transaction: &Transaction<'_>,
     horizon: i64,
@@ -288,7 +289,8 @@ pub(super) fn is_of_old_base(problem: &Problem) -> bool {
         .is_some_and(|error| error.extended_code == ffi::SQLITE_CONSTRAINT_TRIGGER))
 }
 
-/// The error of a number that the horizon does not allow: as if another process had locked the file.
+/// The error of a number that the horizon does not allow: as if another process had locked the
+/// file.
 pub(super) fn busy() -> rusqlite::Error {
     rusqlite::Error::SqliteFailure(ffi::Error::new(ffi::SQLITE_BUSY), None)
 }

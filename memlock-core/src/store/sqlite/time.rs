@@ -103,8 +103,9 @@ fn offset_if_own(is_own: bool, text: &str) -> Result<i128> {
         return Ok(offset(text));
     }
     Err(Error::config(
-        "This process has called unshare(CLONE_NEWTIME), and can no longer read how far its own clock \
-         differs from the host's: connect to the file before that call, or in a child process.",
+        "This process has called unshare(CLONE_NEWTIME), and can no longer read how far its own \
+         clock differs from the host's: connect to the file before that call, or in a child \
+         process.",
     ))
 }
 

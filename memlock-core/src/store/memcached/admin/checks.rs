@@ -99,14 +99,16 @@ fn evictions(retention: Retention, lease: Duration) -> Finding {
             "evictions",
             Note,
             format!(
-                "spare what lives for at most {spared} s: locks with leases of {}, but not semaphores, which are kept for a day",
+                "spare what lives for at most {spared} s: locks with leases of {}, but not \
+                 semaphores, which are kept for a day",
                 brief(lease)
             ),
         ),
         Retention::Not { spared, needed } => {
             let said = match spared {
                 Some(spared) => format!(
-                    "spare what lives for at most {spared} s, and a lease of {} takes {needed} s: such a lock can be pushed out of memory, and granted twice",
+                    "spare what lives for at most {spared} s, and a lease of {} takes {needed} s: \
+                     such a lock can be pushed out of memory, and granted twice",
                     brief(lease)
                 ),
                 None => {
@@ -116,7 +118,8 @@ fn evictions(retention: Retention, lease: Duration) -> Finding {
             };
             Finding::new("evictions", Bad, said)
                 .mend(format!(
-                    "-M for a server of its own; or -o temporary_ttl={needed} where a cache is on it too"
+                    "-M for a server of its own; or -o temporary_ttl={needed} where a cache is on \
+                     it too"
                 ))
                 .flag("-M")
         }

@@ -33,7 +33,8 @@ pub(super) fn finding(skew: f64) -> Finding {
         "clock",
         Note,
         format!(
-            "is {by} {way} ours: leases do not mind; but fences fall if it is set back before a restart"
+            "is {by} {way} ours: leases do not mind; but fences fall if it is set back before a \
+             restart"
         ),
     )
 }

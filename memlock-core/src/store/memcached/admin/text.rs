@@ -314,7 +314,8 @@ impl Text {
         Error::new(
             ErrorKind::Protocol,
             format!(
-                "The server at {} answered {line:?} to {question:?}: it is not a memcached that memlock can use.",
+                "The server at {} answered {line:?} to {question:?}: it is not a memcached that \
+                 memlock can use.",
                 self.address.name()
             ),
         )
