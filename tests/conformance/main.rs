@@ -60,6 +60,7 @@ mod bench;
 mod more_threads;
 #[macro_use]
 #[path = "../stores/mod.rs"]
+#[allow(dead_code, reason = "the fault suite uses the rest")]
 mod stores;
 
 mod counter;

@@ -18,6 +18,8 @@ pub(crate) const MEMCACHED: Store = Store {
     // Whole seconds of a clock that may be two behind: see `lease.rs`.
     slack: Duration::from_millis(3100),
     shown: "on memcached at 127.0.0.1:",
+    server: Some(|| Box::new(Memcached::start())),
+    keeps_when_killed: false,
 };
 
 /// A server that refuses to store when it is full. It gets classic commands, because a meta command

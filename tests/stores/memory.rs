@@ -12,4 +12,6 @@ pub(crate) const MEMORY: Store = Store {
     // It keeps leases in whole seconds, as memcached does.
     slack: Duration::from_millis(3100),
     shown: "in this process's memory",
+    server: None,
+    keeps_when_killed: false,
 };

@@ -7,6 +7,8 @@
 use std::any::Any;
 use std::time::Duration;
 
+use memlock_tests::process::Server;
+
 pub(crate) mod memcached;
 pub(crate) mod memory;
 pub(crate) mod redis;
@@ -24,6 +26,10 @@ pub(crate) struct Store {
     pub(crate) slack: Duration,
     /// What error messages call it.
     pub(crate) shown: &'static str,
+    /// Starts a server of a test's own, if the store is on a server.
+    pub(crate) server: Option<fn() -> Box<dyn Server>>,
+    /// Whether that server, as it is started, keeps its locks when it is killed.
+    pub(crate) keeps_when_killed: bool,
 }
 
 /// Where a test's locks are. What it needs there ends with it.
@@ -47,8 +53,21 @@ impl Instance {
     }
 }
 
+/// The registry of servers that the fault suite kills: a store, and the name of its tests.
+#[allow(unused_macros, reason = "for the fault suite")]
+macro_rules! for_each_server {
+    ($then:ident) => {
+        $then! {
+            (memcached::MEMCACHED: on_memcached)
+            (redis::REDIS: on_redis)
+            (redis::THAT_PERSISTS: on_redis_that_persists)
+        }
+    };
+}
+
 /// The registry: a store, and the name of its tests in Rust, C, C++ and Python. `_` where a
 /// language would show nothing new: what a variation changes is between the core and the server.
+#[allow(unused_macros, reason = "for the conformance suites")]
 macro_rules! for_each_store {
     ($then:ident $arguments:tt) => {
         $then! { $arguments

@@ -18,6 +18,8 @@ pub(crate) const SQLITE: Store = Store {
     // Semaphores note ends in whole seconds.
     slack: Duration::from_millis(2100),
     shown: "in the file /",
+    server: None,
+    keeps_when_killed: false,
 };
 
 struct Directory(PathBuf);

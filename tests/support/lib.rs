@@ -4,6 +4,8 @@
 //! - [`doors`]: memlock in each language, behind one trait.
 //! - [`server`]: a real memcached of one's own, to start, kill, restart and freeze.
 //! - [`launch`]: ports and processes of servers, which end with the test.
+//! - [`process`]: a server process, to kill, restart and freeze.
+//! - [`relay`]: loses what passes between a client and a server of any protocol.
 //! - [`proxy`]: stands before a server and loses, delays, cuts or spoils what passes.
 //! - [`fake`]: a scripted server for the answers that no real server gives.
 //! - [`cost`]: the usual cost of a step.
@@ -35,7 +37,9 @@ pub mod history;
 pub mod hosts;
 pub mod intercepted;
 pub mod launch;
+pub mod process;
 pub mod proxy;
+pub mod relay;
 pub mod server;
 pub mod stopwatch;
 

@@ -1,26 +1,70 @@
 //! A real memcached for one test: on a port of its own, gone with the test.
 
-use std::io::{self, Read};
+use std::ops::Deref;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Mutex, MutexGuard};
+use std::process::Command;
+use std::sync::Mutex;
 
-use crate::launch::{ReservedPort, START_LIMIT, end, nobody, poll_until, spawn};
+use crate::launch::nobody;
 pub use crate::memcached_text::MemcachedText;
+use crate::process::{Program, Server, ServerProcess};
 use crate::wire::lock;
 
-/// A running memcached on a loopback port.
-///
-/// It is killed on drop, and by the kernel when the test process dies. All methods take `&self`, so
-/// that the threads of a test can share it. A forked child may not start servers; when it drops one
-/// of its parent's, nothing happens.
+/// A running memcached: see [`ServerProcess`].
 #[derive(Debug)]
 pub struct Memcached {
+    process: ServerProcess,
+    /// Further arguments of the next start.
+    more: Arguments,
+}
+
+type Arguments = std::sync::Arc<Mutex<Vec<String>>>;
+
+#[derive(Debug)]
+struct Settings {
     args: Vec<String>,
-    port: ReservedPort,
-    child: Mutex<Option<Child>>,
-    owner: u32,
+    more: Arguments,
+}
+
+impl Program for Settings {
+    fn command(&self, port: u16) -> Command {
+        let mut command = Command::new(program());
+        command.args(["-U", "0", "-l", "127.0.0.1", "-p", &port.to_string()]).args(&self.args);
+        command.args(lock(&self.more).iter());
+        // SAFETY: geteuid cannot fail.
+        if unsafe { libc::geteuid() } == 0 {
+            // memcached refuses to run as root. Not `-u nobody`: a process that changes its own
+            // user loses the signal that is to kill it with its parent.
+            let (uid, gid) = nobody();
+            command.uid(uid).gid(gid);
+        }
+        command
+    }
+
+    fn answers(&self, port: u16, pid: u32) -> bool {
+        let plain = MemcachedText::try_connect(&format!("127.0.0.1:{port}"));
+        let stats = plain.and_then(|mut plain| plain.try_stats());
+        stats.is_ok_and(|stats| stats.get("pid") == Some(&pid.to_string()))
+    }
+}
+
+impl Server for Memcached {
+    fn process(&self) -> &ServerProcess {
+        &self.process
+    }
+
+    fn url_at(&self, address: &str) -> String {
+        format!("memcached://{address}")
+    }
+}
+
+impl Deref for Memcached {
+    type Target = ServerProcess;
+
+    fn deref(&self) -> &ServerProcess {
+        &self.process
+    }
 }
 
 impl Memcached {
@@ -34,34 +78,9 @@ impl Memcached {
     #[must_use]
     pub fn with_args(args: &[&str]) -> Memcached {
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        let mut trouble = String::new();
-        for _ in 0..5 {
-            let port = ReservedPort::any();
-            match launch(&args, port.number()) {
-                Ok(child) => {
-                    return Memcached {
-                        args,
-                        port,
-                        child: Mutex::new(Some(child)),
-                        owner: std::process::id(),
-                    };
-                }
-                Err(why) => trouble = why,
-            }
-        }
-        panic!("memcached with {args:?} did not come up on any of five ports: {trouble}");
-    }
-
-    /// `127.0.0.1:PORT`
-    #[must_use]
-    pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port())
-    }
-
-    /// The TCP port. It stays this server's own, also while it is killed.
-    #[must_use]
-    pub fn port(&self) -> u16 {
-        self.port.number()
+        let more = Arguments::default();
+        let settings = Settings { args, more: Arguments::clone(&more) };
+        Memcached { process: ServerProcess::start(settings), more }
     }
 
     /// `memcached://127.0.0.1:PORT`
@@ -70,60 +89,11 @@ impl Memcached {
         format!("memcached://{}", self.address())
     }
 
-    /// The process id; panics after [`Memcached::kill`].
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.child()
-            .as_ref()
-            .expect("this memcached was killed and not restarted: it has no pid")
-            .id()
-    }
-
-    /// Kills the server at once (SIGKILL) and waits until it is gone.
-    pub fn kill(&self) {
-        if let Some(mut child) = self.child().take() {
-            end(&mut child);
-        }
-    }
-
-    /// Kills the server if it runs, and starts an empty one on the same port.
-    pub fn restart(&self) {
-        self.restart_with(&[]);
-    }
-
-    /// [`Memcached::restart`] with further arguments, this time.
+    /// [`ServerProcess::restart`] with further arguments, this time.
     pub fn restart_with(&self, more: &[&str]) {
-        self.kill();
-        let args: Vec<String> =
-            self.args.iter().cloned().chain(more.iter().map(ToString::to_string)).collect();
-        let started = poll_until(START_LIMIT, || launch(&args, self.port()).ok());
-        *self.child() = Some(
-            started.unwrap_or_else(|| panic!("memcached did not restart on port {}", self.port())),
-        );
-    }
-
-    /// Freezes the server (SIGSTOP): the kernel still accepts connections for it, without replies.
-    /// Returns when it stands still.
-    pub fn pause(&self) {
-        let pid = self.pid();
-        self.signal(libc::SIGSTOP);
-        // SAFETY: `info` is plain data that the kernel fills in; WNOWAIT leaves the child to
-        // `Child::wait`.
-        let stopped = unsafe {
-            let mut info: libc::siginfo_t = std::mem::zeroed();
-            libc::waitid(
-                libc::P_PID,
-                pid,
-                &raw mut info,
-                libc::WSTOPPED | libc::WEXITED | libc::WNOWAIT,
-            )
-        };
-        assert_eq!(stopped, 0, "memcached {pid} did not stop: {}", io::Error::last_os_error());
-    }
-
-    /// Lets a paused server go on.
-    pub fn resume(&self) {
-        self.signal(libc::SIGCONT);
+        *lock(&self.more) = more.iter().map(ToString::to_string).collect();
+        self.process.restart();
+        lock(&self.more).clear();
     }
 
     /// A new plain connection to this server.
@@ -147,64 +117,6 @@ impl Memcached {
             version.split(['.', '-', '_']).map_while(|part| part.parse().ok()).collect();
         u64::from(numbers >= vec![1, 6, 24])
     }
-
-    fn signal(&self, signal: libc::c_int) {
-        let pid = libc::pid_t::try_from(self.pid()).expect("a pid fits pid_t");
-        // SAFETY: the pid is that of a child that was not waited for, so no other process can have
-        // it.
-        let sent = unsafe { libc::kill(pid, signal) };
-        assert_eq!(
-            sent,
-            0,
-            "signal {signal} to memcached {pid} failed: {}",
-            io::Error::last_os_error()
-        );
-    }
-
-    fn child(&self) -> MutexGuard<'_, Option<Child>> {
-        lock(&self.child)
-    }
-}
-
-impl Drop for Memcached {
-    fn drop(&mut self) {
-        if self.owner == std::process::id() {
-            self.kill();
-        }
-    }
-}
-
-/// Starts one process and waits until it, and not some other server on that port, answers.
-fn launch(args: &[String], port: u16) -> Result<Child, String> {
-    let mut command = Command::new(program());
-    command.args(["-U", "0", "-l", "127.0.0.1", "-p", &port.to_string()]).args(args);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-    // SAFETY: geteuid cannot fail.
-    if unsafe { libc::geteuid() } == 0 {
-        // memcached refuses to run as root. Not `-u nobody`: a process that changes its own user
-        // loses the signal that is to kill it with its parent.
-        let (uid, gid) = nobody();
-        command.uid(uid).gid(gid);
-    }
-    let mut child = spawn(command).map_err(|why| format!("memcached could not be run: {why}"))?;
-    let own_pid = child.id().to_string();
-    let address = format!("127.0.0.1:{port}");
-    let mut ended = false;
-    let answered = poll_until(START_LIMIT, || {
-        ended = !matches!(child.try_wait(), Ok(None));
-        let stats = MemcachedText::try_connect(&address).and_then(|mut plain| plain.try_stats());
-        (ended || stats.is_ok_and(|stats| stats.get("pid") == Some(&own_pid))).then_some(())
-    });
-    // memcached ignores SIGPIPE, so it may lose its stderr once it is up.
-    let stderr = child.stderr.take();
-    if answered.is_some() && !ended {
-        return Ok(child);
-    }
-    end(&mut child);
-    let mut said = String::new();
-    // What it said only explains the failure: without it there is less to explain.
-    let _ = stderr.map(|mut stderr| stderr.read_to_string(&mut said));
-    Err(format!("{} on port {port}: {said}", if ended { "it ended" } else { "it did not answer" }))
 }
 
 fn program() -> PathBuf {
@@ -222,6 +134,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::launch::{ReservedPort, START_LIMIT, poll_until};
 
     #[test]
     fn a_started_server_stores_and_a_restarted_one_is_empty_on_the_same_port() {

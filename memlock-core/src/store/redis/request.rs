@@ -213,6 +213,7 @@ mod tests {
     use super::*;
     use crate::name::Keyspace;
 
+    #[cfg(feature = "admin")]
     #[test]
     fn a_queue_has_its_lock_as_its_hash_tag() {
         for (key, wire) in [

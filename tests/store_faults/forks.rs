@@ -1,0 +1,38 @@
+//! Processes that fork.
+
+use memlock_core::{Client, Release};
+
+use crate::{Bench, LEASE, is_free};
+
+/// The child of a fork has the connections of its parent: a byte that it wrote there, or a polite
+/// goodbye when it drops them, would ruin them.
+pub(crate) fn a_child_neither_uses_nor_ends_the_connections_of_its_parent(bench: &Bench) {
+    let (client, witness) = (bench.client(), bench.client());
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    // SAFETY: the child calls what a child of this test's process may: the other threads of the
+    // test harness hold no lock that it needs; it ends with _exit.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "it could not be forked");
+    if child == 0 {
+        let is_right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_child(client)));
+        // SAFETY: _exit runs nothing of the parent's.
+        unsafe { libc::_exit(if is_right.unwrap_or(false) { 0 } else { 1 }) }
+    }
+    let mut status = 0;
+    // SAFETY: the child is this process's own; `status` is a valid place for its status.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0), "the child failed");
+    assert!(lock.check().unwrap(), "the parent's connection works");
+    assert!(!is_free(&witness, "m"));
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    assert!(is_free(&witness, "m") && is_free(&witness, "child"));
+}
+
+fn in_child(client: Client) -> bool {
+    let is_held = client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none();
+    let lock = client.mutex("child", LEASE).unwrap().try_lock().unwrap();
+    let is_its_own = lock.is_some();
+    drop(lock);
+    drop(client);
+    is_held && is_its_own
+}

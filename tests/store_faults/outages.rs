@@ -1,0 +1,155 @@
+//! The server is killed, restarted, frozen, or not there.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_core::store::Survives;
+use memlock_core::{ErrorKind, Extension, Insertion, Release, RenewOptions, SetUp};
+use memlock_tests::launch::ReservedPort;
+use memlock_tests::relay::Relay;
+
+use crate::{Bench, LEASE, PATIENCE, is_free, quick};
+
+/// A connection that was idle for so long is checked before it is used again.
+const UNCHECKED: Duration = Duration::from_millis(150);
+
+/// A lock and a list, when the server is killed and comes back.
+pub(crate) fn a_killed_server_keeps_what_it_promises(bench: &Bench) {
+    let client = bench.client();
+    let survives = client.guarantees().survives;
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    let mut list = client.distinct_list("l").unwrap();
+    assert_eq!(list.set_up(LEASE).unwrap(), SetUp::Created);
+    let first = list.insert("key").unwrap();
+    let Some(Insertion::First(id)) = first else { panic!("{first:?}") };
+    bench.server.kill();
+    // A connection that was just used is not checked before it is used again.
+    thread::sleep(UNCHECKED);
+    let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(lock.remaining() > Duration::ZERO, "the lease goes on, whatever the server does");
+    // Fences of two lives that begin in the same step of the clock are not compared.
+    thread::sleep(client.guarantees().clock_step);
+    bench.server.restart();
+    let other = bench.client();
+    assert!(survives != Survives::Nothing || !bench.keeps_when_killed);
+    if !bench.keeps_when_killed {
+        assert!(!lock.check().unwrap(), "it is lost, and its holder can know");
+        let next = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+        assert!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
+        assert!(matches!(lock.unlock().unwrap(), Release::Lost | Release::NotHeld));
+        assert!(!is_free(&other, "m"), "a release that came too late leaves the next lock alone");
+    } else {
+        assert!(lock.check().unwrap(), "it is still held");
+        assert!(other.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+        assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
+        let mut again = client.distinct_list("l").unwrap();
+        assert_eq!(again.set_up(LEASE).unwrap(), SetUp::Joined);
+        assert_eq!(again.insert("key").unwrap(), Some(Insertion::Duplicate(id)));
+        let fence = lock.fence();
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+        let next = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+        assert!(next.fence() > fence);
+    }
+}
+
+/// Waiters of another process than the holder's come through a restart in the middle of their wait.
+pub(crate) fn waiters_outlive_a_restart(bench: &Bench) {
+    let holder = bench.client();
+    let mut lock = holder.mutex("m", LEASE).unwrap().lock().unwrap();
+    thread::scope(|scope| {
+        let waiting: Vec<_> = (0..2)
+            .map(|_| {
+                let client = bench.client();
+                scope.spawn(move || {
+                    let lock = client.mutex("m", LEASE).unwrap().lock_for(PATIENCE).unwrap();
+                    assert!(lock.is_some(), "it was not free in time");
+                })
+            })
+            .collect();
+        let mutex = holder.mutex("m", LEASE).unwrap();
+        let began = Instant::now();
+        while mutex.waiters().unwrap().len() < 2 {
+            assert!(began.elapsed() < PATIENCE, "nobody waits");
+            thread::sleep(Duration::from_millis(1));
+        }
+        bench.server.restart();
+        // Lost with the server, or still held; unknown if the request was sent to the old server.
+        while lock.unlock().is_err() {
+            assert!(began.elapsed() < PATIENCE, "it cannot be released");
+        }
+        for waiter in waiting {
+            waiter.join().unwrap();
+        }
+    });
+    assert!(is_free(&bench.client(), "m"));
+}
+
+pub(crate) fn a_renewed_lock_is_reported_lost_or_kept_across_a_restart(bench: &Bench) {
+    let client = quick(&bench.server.url());
+    let lock = client.mutex("m", Duration::from_secs(6)).unwrap().lock().unwrap();
+    let kept = lock.renew(RenewOptions::default()).unwrap();
+    bench.server.restart();
+    if bench.keeps_when_killed {
+        // Longer than the lease: it was renewed on the server that came back.
+        thread::sleep(Duration::from_secs(7));
+        assert!(kept.is_held() && kept.lost().is_none());
+        assert_eq!(kept.release().unwrap(), Release::Released);
+        return;
+    }
+    let began = Instant::now();
+    while kept.lost().is_none() {
+        assert!(began.elapsed() < PATIENCE, "nobody was told");
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(!kept.is_held());
+}
+
+/// A server that is stopped with SIGSTOP, while the kernel goes on to accept connections for it.
+pub(crate) fn a_frozen_server_holds_no_call_up(bench: &Bench) {
+    let (client, witness) = (quick(&bench.server.url()), bench.client());
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    bench.server.process().pause();
+    let began = Instant::now();
+    let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
+    assert!(
+        matches!(error.kind(), ErrorKind::Unknown | ErrorKind::Unreachable),
+        "{:?}: {error}",
+        error.kind()
+    );
+    let released = lock.unlock();
+    assert!(released.is_err(), "{released:?}");
+    // Each has up to three requests, each with a new connection, and 500 ms for both.
+    let taken = began.elapsed();
+    assert!(taken < Duration::from_secs(10), "{taken:?}");
+    bench.server.process().resume();
+    // The kernel hands the requests over now. What was granted there is taken off.
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    drop(client.mutex("n", LEASE).unwrap().lock_for(PATIENCE).unwrap().unwrap());
+    assert!(is_free(&witness, "m") && is_free(&witness, "n"));
+}
+
+/// A connection that was cut while it was idle: the next call does not notice.
+pub(crate) fn cut_connections_are_replaced_without_a_word(bench: &Bench) {
+    let relay = Relay::start(bench.server.process().address());
+    let client = bench.client_at(&relay.address());
+    let mutex = client.mutex("m", LEASE).unwrap();
+    for _ in 0..5 {
+        let mut lock = mutex.try_lock().unwrap().unwrap();
+        thread::sleep(UNCHECKED);
+        relay.cut();
+        assert!(lock.check().unwrap());
+        thread::sleep(UNCHECKED);
+        relay.cut();
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+}
+
+pub(crate) fn a_server_that_is_not_there_is_unreachable(bench: &Bench) {
+    let port = ReservedPort::any();
+    let client = bench.quick_client(&format!("127.0.0.1:{}", port.number()));
+    let error = client.mutex("m", LEASE).unwrap().lock_for(Duration::from_secs(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    let said = error.to_string();
+    assert!(said.contains(&port.number().to_string()) && said.contains("running there"), "{said}");
+}
