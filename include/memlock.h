@@ -422,8 +422,8 @@ extern "C" {
  * child made by fork() holds none of its parent's locks.
  *
  * Uses the default client, which is configured by memlock_init(url), or by the environment
- * variable MEMLOCK_URL, or is memcached://127.0.0.1:11211. Acquiring a free mutex takes one round
- * trip.
+ * variable MEMLOCK_URL, or by the first line of the file that MEMLOCK_URL_FILE names, or is
+ * memcached://127.0.0.1:11211. Acquiring a free mutex takes one round trip.
  *
  * Returns MEMLOCK_OK; MEMLOCK_INTERRUPTED; MEMLOCK_DEADLOCK when the calling thread already holds
  * the mutex; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or

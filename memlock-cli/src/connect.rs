@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 
 use memlock_core::Client;
+use memlock_core::environment;
 use memlock_core::name::Key;
 use memlock_core::store::{Node, Route, Scope, without_password};
 
@@ -28,7 +29,10 @@ impl Url {
             CliError::new(Status::CONFIG, format!("The URL (--url or MEMLOCK_URL) {why}"))
         };
         let Some(given) = given else {
-            return Ok(Url { text: DEFAULT_URL.to_owned(), is_default: true });
+            return Ok(match environment::url_of_file()? {
+                Some(text) => Url { text, is_default: false },
+                None => Url { text: DEFAULT_URL.to_owned(), is_default: true },
+            });
         };
         if given.is_empty() {
             return Err(unusable(format!(

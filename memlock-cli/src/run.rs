@@ -46,7 +46,7 @@ use watch::Watch;
 pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliError> {
     if url.is_default && !args.quiet {
         complain(&format!(
-            "Neither --url nor MEMLOCK_URL names a server: {} keeps out commands on this host only. Name one that \
+            "Neither --url nor MEMLOCK_URL or MEMLOCK_URL_FILE names a server: {} keeps out commands on this host only. Name one that \
              all hosts use, or say --quiet.",
             url.text
         ));

@@ -39,6 +39,7 @@ mod base;
 mod cas_backoff;
 pub mod client;
 mod context;
+pub mod environment;
 #[cfg(fuzzing)]
 pub mod fuzzing;
 mod guard;

@@ -1,9 +1,9 @@
 //! `memlock.Client` and `memlock.connect`.
 
-use std::env::{self, VarError};
 use std::sync::Arc;
 
-use memlock_core::{Answer, bare::DEFAULT_URL};
+use memlock_core::bare::DEFAULT_URL;
+use memlock_core::environment;
 use pyo3::prelude::*;
 
 use crate::args::{Name, Seconds, Whole};
@@ -42,9 +42,11 @@ impl Client {
 
 /// Make a client for the servers that `url` names.
 ///
-/// Without `url`, uses the environment variable MEMLOCK_URL, or else memcached://127.0.0.1:11211.
+/// Without `url`, uses the environment variable MEMLOCK_URL, or else the first line of the file that
+/// MEMLOCK_URL_FILE names, or else memcached://127.0.0.1:11211.
 /// The URL is
 /// `memcached://host[:port][,host2...]?prefix=&connect_timeout=&io_timeout=&pool=&outage=&notify=`,
+/// `redis://[[user]:password@]host[:port][/database]` (or `rediss:`, `redis+unix:`);
 /// `sqlite:///path` or `sqlite:path` for locks in a file, among the programs of one host and
 /// without a server; or `memory://name` for locks among the threads of this process. Timeouts are
 /// written `250ms` or `2s`.
@@ -63,24 +65,19 @@ impl Client {
 #[pyfunction]
 #[pyo3(signature = (url = None), text_signature = "(url=None)")]
 pub(crate) fn connect(py: Python<'_>, url: Option<String>) -> PyResult<Client> {
-    let (url, origin) = match url {
-        Some(url) => (url, ""),
-        None => match env::var("MEMLOCK_URL") {
-            Ok(url) => (url, "MEMLOCK_URL: "),
-            Err(VarError::NotPresent) => (DEFAULT_URL.to_owned(), ""),
-            Err(VarError::NotUnicode(_)) => {
-                return Err(raise(
-                    py,
-                    Answer::Config,
-                    "The environment variable MEMLOCK_URL is not valid UTF-8.",
-                ));
-            }
+    let (url, variable) = match url {
+        Some(url) => (url, None),
+        None => match environment::url().map_err(|error| raise_core(py, &error))? {
+            Some((url, variable)) => (url, Some(variable)),
+            None => (DEFAULT_URL.to_owned(), None),
         },
     };
-    match memlock_core::Client::connect(&url) {
-        Ok(core) => Ok(Client { shared: SharedClient::new(py, core, url) }),
-        Err(error) if origin.is_empty() => Err(raise_core(py, &error)),
-        Err(error) => Err(raise(py, error.kind().answer(), format!("{origin}{error}"))),
+    match (memlock_core::Client::connect(&url), variable) {
+        (Ok(core), _) => Ok(Client { shared: SharedClient::new(py, core, url) }),
+        (Err(error), None) => Err(raise_core(py, &error)),
+        (Err(error), Some(variable)) => {
+            Err(raise(py, error.kind().answer(), format!("{variable}: {error}")))
+        }
     }
 }
 

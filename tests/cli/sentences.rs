@@ -226,6 +226,26 @@ fn locks_in_the_memory_of_one_process_are_refused() {
     }
 }
 
+/// So that no password is on a command line or in the environment.
+#[test]
+fn the_url_may_be_in_a_file() {
+    let server = Memcached::start();
+    let file = std::env::temp_dir().join(format!("memlock-url-{}", std::process::id()));
+    std::fs::write(&file, format!("{}\n", server.url())).unwrap();
+    let with_file = |args: &[&str]| {
+        let mut command = without_url(args);
+        command.env("MEMLOCK_URL_FILE", &file);
+        done(command)
+    };
+    let said = with_file(&["run", "m", "true"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    std::fs::remove_file(&file).unwrap();
+    let said = with_file(&["run", "m", "true"]);
+    assert!(said.code == Some(78) && said.err.contains("MEMLOCK_URL_FILE"), "{said:?}");
+    let said = with_file(&["run", "--url", &server.url(), "m", "true"]);
+    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "--url comes first");
+}
+
 #[test]
 fn an_url_that_is_empty_or_no_text_is_refused_with_a_sentence() {
     for args in ALL {

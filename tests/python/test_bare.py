@@ -3,6 +3,8 @@ the default client is chosen once."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support import Memcached, MemcachedText, run
 
@@ -172,6 +174,34 @@ says(lambda: mutex_lock(name, 30))
 says(lambda: connect().mutex(name).locked())
 """
     assert lines(program, server, name) == ["True", "True"]
+
+
+def test_a_file_names_the_servers(
+    server: Memcached, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a password need not be in the environment."""
+    file = tmp_path / "url"
+    file.write_text(f"{server.url}\n# the second line is ignored\n")
+    monkeypatch.delenv("MEMLOCK_URL", raising=False)
+    monkeypatch.setenv("MEMLOCK_URL_FILE", str(file))
+    program = """
+says(lambda: mutex_lock(name, 30))
+says(lambda: connect().mutex(name).locked())
+"""
+    assert lines(program, server, name) == ["True", "True"]
+    program = """
+for call in (connect, lambda: mutex_lock(name, 30)):
+    try:
+        call()
+    except ConfigError as error:
+        print("MEMLOCK_URL_FILE" in str(error), "secret" in str(error))
+"""
+    for content in ("", "\n", "pigeon://u:secret@h", None):
+        if content is None:
+            file.unlink()
+        else:
+            file.write_text(content)
+        assert lines(program, server, name) == ["True False", "True False"], content
 
 
 def test_a_broken_environment_is_named(

@@ -3,6 +3,7 @@
 use once_cell::race::OnceBox;
 
 use crate::client::Client;
+use crate::environment;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The URL of the default client, unless another one is given.
@@ -30,23 +31,19 @@ pub fn init(url: &str) -> Result<()> {
 /// The default client, which is made if there is none.
 ///
 /// # Errors
-/// [`ErrorKind::Config`] for a `MEMLOCK_URL` that cannot be parsed.
+/// [`ErrorKind::Config`] for a URL in the environment that cannot be read or parsed.
 pub fn default_client() -> Result<&'static Client> {
     loop {
         if let Some(client) = existing_client() {
             return Ok(client);
         }
-        let url = match std::env::var("MEMLOCK_URL") {
-            Ok(url) => url,
-            Err(std::env::VarError::NotPresent) => DEFAULT_URL.to_owned(),
-            Err(std::env::VarError::NotUnicode(_)) => {
-                return Err(Error::new(
-                    ErrorKind::Config,
-                    "The environment's MEMLOCK_URL is not UTF-8.",
-                ));
+        let client = match environment::url()? {
+            Some((url, variable)) => {
+                Client::connect(&url).map_err(|error| error.during(variable))?
             }
+            None => Client::connect(DEFAULT_URL)?,
         };
-        install(Client::connect(&url).map_err(|error| error.during("MEMLOCK_URL"))?);
+        install(client);
     }
 }
 
