@@ -11,6 +11,7 @@ mod stores;
 mod forks;
 mod losses;
 mod outages;
+mod races;
 
 use std::time::Duration;
 
@@ -82,6 +83,9 @@ macro_rules! on_each_server {
             behaviour! { outages: a_server_that_is_not_there_is_unreachable }
             behaviour! { losses: any_burst_may_be_lost }
             behaviour! { losses: a_late_reply_is_never_taken_for_another }
+            behaviour! { races: fences_rise_in_the_order_of_holding }
+            behaviour! { races: of_many_attempts_one_is_granted }
+            behaviour! { races: permits_are_never_exceeded }
             behaviour! { forks: a_child_neither_uses_nor_ends_the_connections_of_its_parent }
         })*
     };
