@@ -1,0 +1,166 @@
+//! What servers of other protocols than memcached's send: whole connections through the store, byte
+//! for byte. The input is the server, what is requested, how fast time passes, a program of
+//! operations with its length before it, and the server's side: in it the byte 1 ends a connection,
+//! 2 ends a packet, and 3 stands for a good handshake.
+//!
+//! Whatever comes, nothing panics, hangs or grows; a batch that succeeds has a reply to each
+//! operation; and an error is a sentence that can be shown, without the password.
+
+#![no_main]
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use memlock_core::clock::Clock;
+use memlock_core::error::Result;
+use memlock_core::fuzzing::dial_these;
+use memlock_core::name::{Key, Keyspace};
+use memlock_core::store::{Epoch, Expiry, Op, Reply, Returns, Route, Store, Version, schemes};
+use memlock_fuzz::wire::{Peer, plain_connection};
+use memlock_fuzz::{Input, Time};
+
+/// A URL at whose port nothing listens, where the client dials once the scripts are used up; and the
+/// handshake of a suitable server.
+const SERVERS: [(&str, &[u8]); 1] = [(
+    "redis://:secret@127.0.0.1:1?connect_timeout=10ms",
+    b"+OK\r\n$72\r\n# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:0123456789ab\r\n\r\n\
+    *2\r\n$10\r\n1795170000\r\n$1\r\n5\r\n$4\r\nname\r\n$16\r\n1795170000000005\r\n",
+)];
+
+const PASSWORD: &[u8] = b"secret";
+
+fuzz_target!(|data: &[u8]| {
+    // What the server itself says may be shown.
+    if data.windows(PASSWORD.len()).any(|bytes| bytes == PASSWORD) {
+        return;
+    }
+    let mut input = Input(data);
+    let (url, handshake) = SERVERS[usize::from(input.byte()) % SERVERS.len()];
+    let question = input.byte();
+    let step = [1, 1000, 60_000, 700_000][usize::from(input.byte() % 4)];
+    let program = input.chunk();
+    let clock: Arc<dyn Clock> = Time::new(Duration::from_micros(step));
+    let (_peers, streams): (Vec<Peer>, Vec<OwnedFd>) = input
+        .0
+        .split(|&byte| byte == 1)
+        .take(4)
+        .map(|script| {
+            let packets = script.split(|&byte| byte == 2);
+            plain_connection(packets.map(|packet| {
+                let Some(at) = packet.iter().position(|&byte| byte == 3) else {
+                    return packet.to_vec();
+                };
+                [&packet[..at], handshake, &packet[at + 1..]].concat()
+            }))
+        })
+        .unzip();
+    dial_these(streams.into_iter().map(std::net::TcpStream::from));
+    let store = schemes::connect(url, &clock).expect("a good URL");
+    if question == 0 {
+        run(&store, program);
+    } else {
+        ask(&store, question);
+    }
+    dial_these([]);
+});
+
+/// Runs the batches of the program.
+fn run(store: &Arc<dyn Store>, program: &[u8]) {
+    let keys = Keyspace::default();
+    let keys =
+        [keys.lock(b"a"), keys.lock(b"b c").waiters(), keys.exact(b"number").expect("a key")];
+    let route = Route::of(&keys[0]);
+    let mut versions = vec![Version::new(Epoch::new(1, 1), 7)];
+    for batch in program.split(|byte| byte % 8 == 7).take(8) {
+        let ops: Vec<Op<'_>> = batch.iter().map(|&byte| op(byte, &keys, &versions)).collect();
+        match store.run(route, &ops) {
+            Ok(replies) => {
+                assert_eq!(replies.len(), ops.len());
+                for (op, reply) in ops.iter().zip(&replies) {
+                    assert!(fits(op, reply), "{op:?}: {reply:?}");
+                }
+                versions.extend(replies.iter().filter_map(|reply| match reply {
+                    Reply::Stored(stored) => Some(stored.version),
+                    Reply::Value(item) => Some(item.version),
+                    _ => None,
+                }));
+            }
+            Err(failure) => shown(&failure.error.to_string()),
+        }
+    }
+}
+
+/// Whether an operation can have this reply.
+fn fits(op: &Op<'_>, reply: &Reply) -> bool {
+    match op {
+        Op::Add { .. } => matches!(reply, Reply::Stored(_) | Reply::Written | Reply::Exists),
+        Op::Get { .. } => matches!(reply, Reply::Value(_) | Reply::Missing),
+        Op::CompareAndSet { .. } => matches!(
+            reply,
+            Reply::Stored(_) | Reply::Written | Reply::VersionMismatch | Reply::Missing
+        ),
+        Op::Delete { .. } => {
+            matches!(reply, Reply::Deleted | Reply::VersionMismatch | Reply::Missing)
+        }
+        Op::Append { .. } | Op::Prepend { .. } => matches!(reply, Reply::Written | Reply::Missing),
+        Op::Increment { .. } => matches!(reply, Reply::Number(_) | Reply::Missing),
+    }
+}
+
+/// What a tool requests.
+fn ask(store: &Arc<dyn Store>, question: u8) {
+    let mut tool = match store.admin(0) {
+        Ok(tool) => tool,
+        Err(error) => return shown(&error.to_string()),
+    };
+    let keys = ["lock:a", "lock:b%wait"].map(str::to_owned);
+    fn said<T>(result: Result<T>) {
+        if let Err(error) = result {
+            shown(&error.to_string());
+        }
+    }
+    match question % 4 {
+        0 => said(tool.keys(&|_| true)),
+        1 => said(tool.values(&keys).inspect(|values| assert_eq!(values.len(), keys.len()))),
+        2 => said(tool.health(Duration::from_secs(30)).inspect(|findings| {
+            for finding in findings {
+                shown(&finding.said);
+            }
+        })),
+        _ => said(tool.round_trip()),
+    }
+}
+
+fn shown(text: &str) {
+    assert!(!text.as_bytes().windows(PASSWORD.len()).any(|bytes| bytes == PASSWORD), "{text}");
+    assert!(text.len() < 4096, "{text}");
+}
+
+fn op<'a>(byte: u8, keys: &'a [Key; 3], versions: &[Version]) -> Op<'a> {
+    let more = byte >> 3;
+    let key = &keys[usize::from(more % 3)];
+    let value: &[u8] = [&b""[..], b"value\r\n+OK\r\n", b"v"][usize::from(more % 3)];
+    let expiry = [
+        Expiry::After(Duration::from_secs(30)),
+        Expiry::At(Duration::from_secs(1_795_170_000)),
+        Expiry::Never,
+        Expiry::Unchanged(None),
+    ][usize::from(more % 4)];
+    let returns = [Returns::Nothing, Returns::Version, Returns::Fence][usize::from(more / 4) % 3];
+    let version = versions[versions.len().saturating_sub(1 + usize::from(more / 8))];
+    match byte % 8 {
+        0 => Op::Add { key, value, expiry, returns },
+        1 => Op::Get { key, fence: more.is_multiple_of(2) },
+        2 => Op::CompareAndSet { key, version, value, expiry, returns },
+        3 => Op::Delete { key, version },
+        4 => Op::Append { key, value },
+        5 => Op::Prepend { key, value },
+        _ => Op::Increment {
+            key,
+            by: u64::from(more),
+            initial: (more.is_multiple_of(2)).then_some((u64::MAX, expiry)),
+        },
+    }
+}
