@@ -169,6 +169,11 @@
 #define MEMLOCK_TOKEN_SIZE 80
 
 /**
+ * A size in bytes, including the NUL, that each statement of memlock_lock_release_sql() fits into.
+ */
+#define MEMLOCK_SQL_SIZE 2048
+
+/**
  * For memlock_log_set(): no messages.
  */
 #define MEMLOCK_LOG_OFF 0
@@ -955,6 +960,33 @@ int memlock_unlock(struct memlock_lock *lock);
  * As memlock_unlock().
  */
 int memlock_lock_drop(struct memlock_lock *lock);
+
+/**
+ * Writes into `sql`, which has room for `size` bytes, the SQL statement that releases the lock as a
+ * part of a transaction of the caller's, on the PostgreSQL or MySQL that the lock is on. Run it as
+ * the last statement of the transaction, by the client library of the database. If it changes one
+ * row, commit: the lock is released together with the work. If it changes none, the lock was lost:
+ * roll back. From the statement to the end of the transaction no other holder can acquire the lock,
+ * whatever happens to its lease. No I/O.
+ *
+ * From this call on memlock_lock_remaining_ms() is 0, and a lock that is renewed automatically is
+ * not renewed any more. Once the transaction has ended, call memlock_unlock(): after a commit it
+ * returns MEMLOCK_OK and wakes the next waiter, which otherwise finds the lock free within about a
+ * second; after a rollback it releases the lock. To keep the lock after a rollback, call
+ * memlock_lock_extend() instead.
+ *
+ * Returns MEMLOCK_OK; MEMLOCK_CONFIG when the lock is not on a database; MEMLOCK_INVALID, and an
+ * unchanged lock, when `size` is too small (MEMLOCK_SQL_SIZE is always enough), when nothing is held,
+ * and in a child made by fork.
+ *
+ * # Safety
+ * `lock` is NULL or a lock that is held, used by no other thread during the call; `sql` is NULL or
+ * has room for `size` bytes.
+ */
+MEMLOCK_NODISCARD
+int memlock_lock_release_sql(struct memlock_lock *lock,
+                             char *sql,
+                             size_t size);
 
 /**
  * Gives the lock a new lease of `lease_ms` milliseconds, counted from now, if the server still has

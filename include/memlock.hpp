@@ -556,6 +556,20 @@ public:
         return {last_unlock_.load(std::memory_order_relaxed), category()};
     }
 
+    /// The SQL statement that releases this thread's lock as a part of a transaction of the caller's,
+    /// on the PostgreSQL or MySQL that the lock is on. Run it as the last statement, and commit if it
+    /// changes one row; if it changes none, the lock was lost: roll back. Then call unlock() in either
+    /// case, which wakes the next waiter; or extend(), to keep the lock after a rollback. Until then
+    /// remaining() is zero: see memlock_lock_release_sql(). Throws errc::not_held, errc::config when
+    /// the lock is not on a database, and errc::invalid.
+    [[nodiscard]] std::string release_sql() {
+        std::string statement(MEMLOCK_SQL_SIZE, '\0');
+        const int answer = memlock_lock_release_sql(mine(), statement.data(), statement.size());
+        if (answer != MEMLOCK_OK) detail::fail(answer, name_);
+        statement.resize(statement.find('\0'));
+        return statement;
+    }
+
     /// Gives this thread's lock a new lease, counted from now; the fence does not change. Throws
     /// errc::lost when another holder may have had the lock, errc::not_held, errc::invalid for a
     /// lease out of range, and errc::unreachable, unknown or protocol: remaining() then has the

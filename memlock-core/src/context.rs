@@ -219,6 +219,11 @@ impl Context {
         self.inner.store.server_of(route)
     }
 
+    /// See [`Store::removal_sql`].
+    pub(crate) fn removal_sql(&self, key: &Key, start: &[u8]) -> Option<String> {
+        self.inner.store.removal_sql(key, start)
+    }
+
     /// The node that owns `route`.
     pub(crate) fn node(&self, route: Route) -> Option<Node> {
         self.inner.store.nodes().into_iter().nth(self.server_of(route))

@@ -3,7 +3,7 @@
 use std::ffi::{c_char, c_int, c_void};
 use std::time::Duration;
 
-use memlock_core::Answer;
+use memlock_core::{Answer, Report};
 
 use crate::boundary::{
     enter, fixed, give, invalid, lent, lent_mut, limit, millis, put, quietly, span, take_back,
@@ -22,6 +22,9 @@ pub struct memlock_lock {
 
 /// The size of a token in bytes, including the NUL.
 pub const MEMLOCK_TOKEN_SIZE: usize = 80;
+
+/// A size in bytes, including the NUL, that each statement of memlock_lock_release_sql() fits into.
+pub const MEMLOCK_SQL_SIZE: usize = 2048;
 
 /// The holder of a mutex, as read from the server.
 #[repr(C)]
@@ -152,6 +155,51 @@ pub unsafe extern "C-unwind" fn memlock_lock_drop(lock: *mut memlock_lock) -> c_
         // SAFETY: the caller's promise.
         let lock = unsafe { take_back(lock) };
         Ok(lock.map_or(Answer::NotHeld.into(), |lock| lock.held.release_on_drop(renewal)))
+    })
+}
+
+/// Writes into `sql`, which has room for `size` bytes, the SQL statement that releases the lock as a
+/// part of a transaction of the caller's, on the PostgreSQL or MySQL that the lock is on. Run it as
+/// the last statement of the transaction, by the client library of the database. If it changes one
+/// row, commit: the lock is released together with the work. If it changes none, the lock was lost:
+/// roll back. From the statement to the end of the transaction no other holder can acquire the lock,
+/// whatever happens to its lease. No I/O.
+///
+/// From this call on memlock_lock_remaining_ms() is 0, and a lock that is renewed automatically is
+/// not renewed any more. Once the transaction has ended, call memlock_unlock(): after a commit it
+/// returns MEMLOCK_OK and wakes the next waiter, which otherwise finds the lock free within about a
+/// second; after a rollback it releases the lock. To keep the lock after a rollback, call
+/// memlock_lock_extend() instead.
+///
+/// Returns MEMLOCK_OK; MEMLOCK_CONFIG when the lock is not on a database; MEMLOCK_INVALID, and an
+/// unchanged lock, when `size` is too small (MEMLOCK_SQL_SIZE is always enough), when nothing is held,
+/// and in a child made by fork.
+///
+/// # Safety
+/// `lock` is NULL or a lock that is held, used by no other thread during the call; `sql` is NULL or
+/// has room for `size` bytes.
+#[must_use = "the answer says whether there is a statement"]
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memlock_lock_release_sql(
+    lock: *mut memlock_lock,
+    sql: *mut c_char,
+    size: usize,
+) -> c_int {
+    enter(|| {
+        // SAFETY: the caller's promise.
+        let held = unsafe { &mut lent_mut(lock, "lock")?.held };
+        if size < MEMLOCK_SQL_SIZE {
+            return Err(invalid(format!(
+                "The buffer has {size} bytes: a statement may need {MEMLOCK_SQL_SIZE} \
+                 (MEMLOCK_SQL_SIZE)."
+            )));
+        }
+        // SAFETY: as above.
+        unsafe { put(sql, 0, "sql") }?;
+        let statement = held.release_sql()?;
+        // SAFETY: `sql` is not NULL and has room for so many bytes.
+        unsafe { put(sql.cast(), fixed::<MEMLOCK_SQL_SIZE>(&statement), "sql") }?;
+        Ok(Report::from(Answer::Ok))
     })
 }
 

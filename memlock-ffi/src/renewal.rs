@@ -94,6 +94,15 @@ impl Leased {
         }
     }
 
+    /// The SQL statement that releases it in a transaction of the caller's.
+    pub(crate) fn release_sql(&mut self) -> Result<String> {
+        match &mut self.state {
+            State::Held(guard) => guard.release_sql(),
+            State::Renewed(renewal, _) => renewal.release_sql(),
+            State::Released => Err(invalid("The handle holds nothing.")),
+        }
+    }
+
     pub(crate) fn extend(&mut self, lease_ms: i64) -> Result<Report> {
         let is_ours = self.is_ours();
         let answer = match &mut self.state {

@@ -127,6 +127,11 @@ impl fmt::Display for OwnerRecord {
     }
 }
 
+/// The first bytes of each value that the acquisition with this token writes.
+pub(crate) fn value_start(token: Token) -> Vec<u8> {
+    format!("{FORMAT} {token} ").into_bytes()
+}
+
 /// Whether this value was written by the acquisition with this token.
 pub(crate) fn is_ours(value: &[u8], token: Token) -> bool {
     OwnerRecord::parse(value).is_some_and(|record| record.token == token)

@@ -38,6 +38,11 @@ pub trait Guard: Sealed + Send + Sync {
     /// # Errors
     /// As for [`LeaseGuard::release`].
     fn release(&mut self) -> Result<Release>;
+    /// See [`LeaseGuard::release_sql`].
+    ///
+    /// # Errors
+    /// As for [`LeaseGuard::release_sql`].
+    fn release_sql(&mut self) -> Result<String>;
     /// See [`LeaseGuard::extend`].
     ///
     /// # Errors
@@ -92,6 +97,10 @@ impl<K: RenewableKind + 'static> Guard for LeaseGuard<K> {
 
     fn release(&mut self) -> Result<Release> {
         self.release()
+    }
+
+    fn release_sql(&mut self) -> Result<String> {
+        self.release_sql()
     }
 
     fn extend(&mut self, lease: Duration) -> Result<Extension> {

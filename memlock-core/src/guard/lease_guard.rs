@@ -3,6 +3,7 @@
 //! | a guard | what is true | what may change it |
 //! | --- | --- | --- |
 //! | held, before its deadline | this process holds the lock | its holder, by releasing or extending it |
+//! | in a transaction | the caller runs the release as a part of a transaction: as in doubt, until the transaction has ended | its holder, by releasing or extending it |
 //! | in doubt | a release or an extension was sent, and its outcome is unknown: the holder may rely on the shorter of both results | its holder, by repeating the step; after a drop, any call that contacts the server |
 //! | past its deadline | the lock must not be relied on; the server drops it a little later | its holder, by extending it, if there was no other holder in between |
 //! | lost | the lock was gone, or had another owner | nothing |
@@ -106,6 +107,11 @@ pub(crate) trait Kind: Sized + Send + Sync {
     /// Hands off to a waiter of this process instead of releasing. `None` if there is no such
     /// waiter.
     fn hand_off(_guard: &mut LeaseGuard<Self>) -> Option<Result<Outcome<Self::Waiters>>> {
+        None
+    }
+    /// The SQL statement that releases the guard in a transaction of the caller's: see
+    /// [`LeaseGuard::release_sql`].
+    fn release_sql(_guard: &mut LeaseGuard<Self>) -> Option<String> {
         None
     }
     /// Reads from the server whether this guard's token still holds the item.
@@ -255,6 +261,39 @@ impl<K: Kind> LeaseGuard<K> {
             }
             Ok(released)
         })
+    }
+
+    /// The SQL statement that releases the lock as a part of the caller's own transaction, on the
+    /// database that the lock is on. It changes one row if the lock was held, and none if it was
+    /// lost: then roll back. From the statement to the end of the transaction no other holder can
+    /// acquire the lock, whatever happens to its lease. No I/O.
+    ///
+    /// Afterwards the lock must not be relied on beyond the transaction: [`LeaseGuard::remaining`]
+    /// is zero. When the transaction has ended, call [`LeaseGuard::release`]. After a commit it
+    /// answers [`Release::Released`], and wakes the next waiter, which otherwise finds the lock free
+    /// within about a second; after a rollback it releases the lock. To keep the lock after a
+    /// rollback, call [`LeaseGuard::extend`] instead.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if the lock is not on a database, or the guard
+    /// holds permits; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it holds nothing.
+    pub fn release_sql(&mut self) -> Result<String> {
+        let target = self.kind.target();
+        if !self.is_ours_to_use() {
+            let error = Error::invalid("Nothing is held that a transaction could release.");
+            return Err(target.said(K::RELEASING, error));
+        }
+        let Some(statement) = K::release_sql(self) else {
+            let target = self.kind.target();
+            let error = Error::config(format!(
+                "It is {}, and only a lock on PostgreSQL or MySQL can be released in a transaction: release \
+                 it after the commit.",
+                target.server()
+            ));
+            return Err(target.said(K::RELEASING, error));
+        };
+        self.release_in_doubt = true;
+        Ok(statement)
     }
 
     /// Replaces the lease by a new one, counted from now, if the server still has the lock for this

@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::sentences::{LeaseState, ended};
-use crate::error::{Answer, Result};
+use crate::error::{Answer, Error, Result};
 use crate::fork::{Call, call};
 use crate::guard::lease_guard::LeaseGuard;
 use crate::guard::outcome::{Loss, Release};
@@ -236,6 +236,21 @@ impl Renewal {
             *self.entry.held() = Some(held);
         }
         released.map(|released| if was_lost { Release::Lost } else { released })
+    }
+
+    /// The SQL statement that releases the lock as a part of the caller's own transaction: see
+    /// [`LeaseGuard::release_sql`]. The lease is then no longer renewed.
+    ///
+    /// # Errors
+    /// As for that method.
+    pub fn release_sql(&self) -> Result<String> {
+        let nothing = || Error::invalid("Nothing is held that a transaction could release.");
+        if !self.entry.is_ours() {
+            return Err(nothing());
+        }
+        let statement = self.entry.held().as_mut().ok_or_else(nothing)?.release_sql()?;
+        self.entry.forget();
+        Ok(statement)
     }
 
     /// Releases the lock on a best-effort basis, as dropping does: see [`LeaseGuard::let_go`].

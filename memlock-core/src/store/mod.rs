@@ -11,6 +11,7 @@ use std::time::Duration;
 
 #[cfg(feature = "admin")]
 use crate::error::{Error, Result};
+use crate::name::Key;
 #[cfg(feature = "admin")]
 use admin::Admin;
 
@@ -72,6 +73,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// can do without that server then do not contact it; calls of the user are tried all the same.
     fn is_silent(&self, _route: Route) -> bool {
         false
+    }
+
+    /// The SQL statement that removes the item if its value begins with these bytes, for a
+    /// transaction of the caller's on the same database. It changes one row, or none if the value is
+    /// another one. `None` if the store is not a database that callers have transactions on.
+    fn removal_sql(&self, _key: &Key, _start: &[u8]) -> Option<String> {
+        None
     }
 
     /// Closes the idle connections.

@@ -26,6 +26,7 @@ pub(crate) trait Renewable: Send {
     fn fence(&self) -> Option<u64>;
     fn remaining(&self) -> Duration;
     fn release(&mut self) -> Result<Release>;
+    fn release_sql(&mut self) -> Result<String>;
     fn lease(&self) -> Lease;
     /// The generation of the process that acquired the guard.
     fn process(&self) -> u64;
@@ -126,6 +127,10 @@ impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
 
     fn release(&mut self) -> Result<Release> {
         LeaseGuard::release(self)
+    }
+
+    fn release_sql(&mut self) -> Result<String> {
+        LeaseGuard::release_sql(self)
     }
 
     fn lease(&self) -> Lease {

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::guard::lease_guard::{Kind, Outcome, Step};
 use crate::guard::orphan::Reaper;
 use crate::notify::WakeMessage;
-use crate::owner::is_ours;
+use crate::owner::{is_ours, value_start};
 use crate::report::Subject;
 use crate::store::{Item, Op, Reply};
 use crate::target::Target;
@@ -61,6 +61,14 @@ impl Kind for Exclusive {
 
     fn hand_off(lock: &mut Lock) -> Option<Result<Outcome<Item>>> {
         lock.hand_off()
+    }
+
+    fn release_sql(lock: &mut Lock) -> Option<String> {
+        let Target { context, key, .. } = &lock.kind.target;
+        let statement = context.removal_sql(key, &value_start(lock.token))?;
+        // The statement does not tell whether there are waiters.
+        lock.kind.notifies = true;
+        Some(statement)
     }
 
     fn is_there(lock: &Lock) -> Result<bool> {

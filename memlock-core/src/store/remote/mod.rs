@@ -31,6 +31,7 @@ use crate::clock::Clock;
 #[cfg(feature = "admin")]
 use crate::error::Error;
 use crate::error::Result;
+use crate::name::Key;
 use hosts::Hosts;
 use server::Server;
 
@@ -96,6 +97,10 @@ impl<P: Protocol> Store for Remote<P> {
 
     fn is_silent(&self, route: Route) -> bool {
         self.owner(route).is_silent()
+    }
+
+    fn removal_sql(&self, key: &Key, start: &[u8]) -> Option<String> {
+        self.protocol.removal_sql(key, start)
     }
 
     fn disconnect(&self) {

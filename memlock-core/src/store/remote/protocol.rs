@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::settings::Address;
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
+use crate::name::Key;
 #[cfg(feature = "admin")]
 use crate::store::admin::Admin;
 use crate::store::{Failure, Guarantees, Op, Reply};
@@ -31,6 +32,11 @@ pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
 
     /// What the servers promise.
     fn guarantees(&self) -> Guarantees;
+
+    /// See [`Store::removal_sql`](crate::store::Store::removal_sql).
+    fn removal_sql(&self, _key: &Key, _start: &[u8]) -> Option<String> {
+        None
+    }
 
     /// What is missing on a server as long as nothing has been stored there: see
     /// [`Store::missing`](crate::store::Store::missing).
