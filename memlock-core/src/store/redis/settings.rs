@@ -40,7 +40,10 @@ impl Settings {
                 )));
             }
         };
-        let of_environment = || std::env::var(PASSWORD_VARIABLE).ok().map(Secret);
+        let of_environment = || {
+            let password = std::env::var(PASSWORD_VARIABLE).ok();
+            password.filter(|password| !password.is_empty()).map(Secret)
+        };
         let password = password.or_else(of_environment);
         if user.is_some() && password.is_none() {
             return Err(Error::config(format!(
