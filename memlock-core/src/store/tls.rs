@@ -78,11 +78,16 @@ impl Tls {
             socket.set_read_timeout(Some(left))?;
             socket.set_write_timeout(Some(left))?;
             while session.wants_write() {
-                session.write_tls(&mut socket)?;
+                if let Some(0) = unless_interrupted(session.write_tls(&mut socket))? {
+                    return Err(IoKind::WriteZero.into());
+                }
             }
             if session.is_handshaking() && session.wants_read() {
-                if session.read_tls(&mut socket)? == 0 {
-                    return Err(IoKind::UnexpectedEof.into());
+                match unless_interrupted(session.read_tls(&mut socket))? {
+                    Some(0) => return Err(IoKind::UnexpectedEof.into()),
+                    // The time limit is computed anew.
+                    None => continue,
+                    Some(_) => {}
                 }
                 let processed = session.process_new_packets();
                 if let Err(error) = processed {
@@ -93,6 +98,14 @@ impl Tls {
             }
         }
         Ok(Encrypted(StreamOwned::new(session, socket)))
+    }
+}
+
+/// `None` if a signal handler has run.
+fn unless_interrupted(moved: std::io::Result<usize>) -> std::io::Result<Option<usize>> {
+    match moved {
+        Err(error) if error.kind() == IoKind::Interrupted => Ok(None),
+        moved => moved.map(Some),
     }
 }
 
