@@ -17,6 +17,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::hash::mix;
+use crate::name::Key;
 use crate::store::remote::{self, Patience, Socket};
 use crate::store::{Epoch, Failure, Op, Reply};
 
@@ -200,9 +201,9 @@ impl Connection {
     /// server has lost its counter, for example by `FLUSHALL`: the counter is then raised, and
     /// another fence is drawn, while this client holds what the fence is for.
     fn fence(&mut self, drawn: Value) -> Result<u64> {
-        let floor = self.introduction.floor;
-        let mut fence = fence_of(drawn)?;
-        if fence <= floor {
+        let mut fence = fence_of(&self.settings.fence, drawn)?;
+        let floor = self.introduction.floor.unwrap_or(0);
+        if fence <= floor || self.introduction.floor.is_none() {
             let key = &self.settings.fence;
             let output = &mut self.socket.output;
             output.clear();
@@ -210,13 +211,17 @@ impl Connection {
             cmd("INCR").arg(key.as_str()).write_packed_command(output);
             self.socket.write_out().map_err(|failure| failure.error)?;
             let mut patience = Patience::default();
-            self.next(&mut patience)?;
-            fence = fence_of(self.next(&mut patience)?)?;
+            let raised = self.next(&mut patience)?;
+            let drawn = self.next(&mut patience)?;
+            if let Value::ServerError(error) = raised {
+                return Err(errors::of_reply(error.code(), error.details().unwrap_or_default()));
+            }
+            fence = fence_of(&self.settings.fence, drawn)?;
             if fence <= floor {
                 return Err(Error::protocol("The server's counter of fences does not rise."));
             }
         }
-        self.introduction.floor = fence;
+        self.introduction.floor = Some(fence);
         Ok(fence)
     }
 
@@ -234,16 +239,18 @@ fn has_changed(reply: &Reply) -> bool {
     matches!(reply, Reply::Stored(_) | Reply::Written | Reply::Deleted | Reply::Number(_))
 }
 
-fn fence_of(drawn: Value) -> Result<u64> {
+fn fence_of(key: &Key, drawn: Value) -> Result<u64> {
     match drawn {
-        Value::Int(number) => u64::try_from(number).ok(),
+        Value::Int(number) => u64::try_from(number).map_err(|_| handshake::not_the_counter(key)),
         Value::ServerError(error) => {
-            let error = errors::of_reply(error.code(), error.details().unwrap_or_default());
-            return Err(error.during(format_args!("drawing a fence")));
+            let (code, text) = (error.code(), error.details().unwrap_or_default());
+            if code == "WRONGTYPE" || text.contains("not an integer") || text.contains("overflow") {
+                return Err(handshake::not_the_counter(key));
+            }
+            Err(errors::of_reply(code, text).during(format_args!("drawing a fence")))
         }
-        _ => None,
+        _ => Err(Error::protocol("The server's reply to the drawing of a fence is no number.")),
     }
-    .ok_or_else(|| Error::protocol("The server's counter of fences is not a number."))
 }
 
 fn fill_in(ops: &[Op<'_>], replies: &mut [Option<Reply>], drawn: u64) {
