@@ -61,6 +61,7 @@ macro_rules! for_each_server {
             (memcached::MEMCACHED: on_memcached)
             (redis::REDIS: on_redis)
             (redis::THAT_PERSISTS: on_redis_that_persists)
+            (redis::VALKEY: on_valkey)
         }
     };
 }
@@ -75,6 +76,7 @@ macro_rules! for_each_store {
             (memcached::MEMCACHED: rust_on_memcached c_on_memcached cpp_on_memcached python_on_memcached)
             (redis::REDIS: rust_on_redis c_on_redis cpp_on_redis python_on_redis)
             (sqlite::SQLITE: rust_on_sqlite c_on_sqlite cpp_on_sqlite python_on_sqlite)
+            (redis::VALKEY: rust_on_valkey _ _ _)
             (memcached::THAT_REFUSES: rust_on_memcached_that_refuses _ _ _)
         }
     };
