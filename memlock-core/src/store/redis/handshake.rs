@@ -228,7 +228,8 @@ fn examine(info: &str) -> Result<Life> {
             "The server is Redis {version:?}, and memlock needs 6.2 or later: upgrade it."
         )));
     }
-    match field(info, "redis_mode") {
+    // Valkey calls it `server_mode`.
+    match field(info, "server_mode").or_else(|| field(info, "redis_mode")) {
         Some("cluster") => return Err(errors::of_reply("MOVED", "")),
         Some("sentinel") => {
             return Err(Error::config(
@@ -281,6 +282,8 @@ mod tests {
             let error = examine(&info(version, mode)).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
+        let valkey = "redis_version:7.2.4\r\nserver_mode:cluster\r\nrun_id:abc\r\n";
+        assert!(examine(valkey).unwrap_err().to_string().contains("Cluster"));
         assert!(examine("redis_version:7.0.0\r\n").is_err());
     }
 
