@@ -174,7 +174,9 @@ impl Encrypted {
 fn everything_works_over_tls_and_connections_are_kept() {
     for version in ["TLSv1.2", "TLSv1.3"] {
         let server = Encrypted::start("server", &["no", "--tls-protocols", version]);
-        let client = Client::connect(&server.url("127.0.0.1", QUICK)).unwrap();
+        // A reply that is late on a busy machine would cost the connection.
+        let patient = "connect_timeout=20s&io_timeout=20s";
+        let client = Client::connect(&server.url("127.0.0.1", patient)).unwrap();
         let mut admin = server.redis.connection();
         let mut connections = move || {
             let stats: String = reply(&mut admin, &["INFO", "stats"]);
