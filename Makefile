@@ -169,7 +169,7 @@ check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, import circles, links in 
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	for store in memcached redis sqlite; do \
+	for store in memcached postgresql redis sqlite; do \
 	  $(CARGO) clippy -q -p memlock-ffi --no-default-features --features $$store -- -D warnings || exit 1; \
 	done
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
