@@ -59,7 +59,7 @@ impl Postgresql {
     /// Starts one with its files in this directory, which is created.
     #[must_use]
     pub fn at(directory: PathBuf, port: ReservedPort, settings: &[&str]) -> Postgresql {
-        fs::create_dir(&directory).unwrap();
+        fs::create_dir(&directory).expect("the directory of a server");
         give(&directory);
         let mut init = program("initdb");
         init.arg("-D").arg(directory.join("data"));
@@ -173,7 +173,7 @@ impl Postgresql {
     /// Stops it in good order.
     pub fn stop(&mut self) {
         self.signal(libc::SIGINT);
-        self.child.wait().unwrap();
+        self.child.wait().expect("a server that was stopped ends");
     }
 
     /// Starts it again, with its files.
@@ -185,7 +185,7 @@ impl Postgresql {
 
     /// Sends a signal to its first process.
     pub fn signal(&self, signal: libc::c_int) {
-        let id = libc::pid_t::try_from(self.child.id()).unwrap();
+        let id = libc::pid_t::try_from(self.child.id()).expect("a process id");
         // SAFETY: the child is not yet waited for.
         unsafe { libc::kill(id, signal) };
     }
@@ -207,7 +207,7 @@ impl Postgresql {
             let id = entry.file_name().to_str()?.parse::<libc::pid_t>().ok()?;
             (fs::read_link(entry.path().join("cwd")).ok()? == data).then_some(id)
         });
-        let first = libc::pid_t::try_from(self.child.id()).unwrap();
+        let first = libc::pid_t::try_from(self.child.id()).expect("a process id");
         ids.filter(|&id| id != first).collect()
     }
 }
@@ -247,16 +247,17 @@ pub fn as_nobody(command: &mut Command) {
 
 /// Gives a directory to the user that servers run as.
 pub fn give(directory: &Path) {
-    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(directory, fs::Permissions::from_mode(0o755)).expect("a directory of ours");
     // SAFETY: geteuid always succeeds.
     if unsafe { libc::geteuid() } == 0 {
         let (user, group) = nobody();
-        chown(directory, Some(user), Some(group)).unwrap();
+        chown(directory, Some(user), Some(group)).expect("a directory of ours");
     }
 }
 
 fn launch(directory: &Path, port: u16, settings: &Vec<String>) -> Child {
-    let log = fs::File::options().append(true).create(true).open(directory.join("log")).unwrap();
+    let log = fs::File::options().append(true).create(true).open(directory.join("log"));
+    let log = log.expect("the log of a server");
     let mut command = program("postgres");
     command.arg("-D").arg(directory.join("data")).arg("-k").arg(directory);
     command.args(["-p", &port.to_string(), "-c", "listen_addresses=127.0.0.1"]);
@@ -264,6 +265,6 @@ fn launch(directory: &Path, port: u16, settings: &Vec<String>) -> Child {
     for setting in settings {
         command.args(["-c", setting]);
     }
-    command.stdout(log.try_clone().unwrap()).stderr(log);
+    command.stdout(log.try_clone().expect("a descriptor")).stderr(log);
     spawn(command).unwrap_or_else(|why| panic!("postgres: {why}"))
 }
