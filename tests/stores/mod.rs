@@ -62,6 +62,8 @@ macro_rules! for_each_server {
             (memcached::MEMCACHED: on_memcached)
             (redis::REDIS: on_redis)
             (redis::THAT_PERSISTS: on_redis_that_persists)
+            (postgresql::POSTGRESQL: on_postgresql)
+            (postgresql::DURABLE: on_durable_postgresql)
         }
     };
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use memlock_tests::postgresql::Postgresql;
+use memlock_tests::process::Server;
 
 use super::{Instance, Store};
 
@@ -14,6 +15,8 @@ pub(crate) const POSTGRESQL: Store = Store {
     // Semaphores note ends in whole seconds.
     slack: Duration::from_millis(2100),
     shown: "on PostgreSQL at 127.0.0.1:",
+    server: Some(|| Box::new(Postgresql::start())),
+    keeps_when_killed: false,
 };
 
 /// With logged tables, in a schema of another name.
@@ -24,5 +27,7 @@ pub(crate) const DURABLE: Store = Store {
         place.url = format!("{url}&prefix={unique}:");
         place
     },
+    server: Some(|| Box::new(Postgresql::start().with_parameters("durable=yes"))),
+    keeps_when_killed: true,
     ..POSTGRESQL
 };
