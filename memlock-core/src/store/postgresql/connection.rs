@@ -91,15 +91,9 @@ impl Connection {
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
         let epoch = self.introduction.life.epoch();
-        let mut requests: Vec<Request<'_>> =
+        let requests: Vec<Request<'_>> =
             ops.iter().filter(|op| op.is_of(epoch)).map(Request::of).collect();
         let changes = ops.iter().filter(|op| op.changes() && op.is_of(epoch)).count();
-        self.changed += changes;
-        if changes > 0 && (self.is_sweep_due || self.changed >= SWEEP_EVERY) {
-            let examined = (self.changed * SWEPT_FOR_EACH).max(SWEPT_AT_LEAST);
-            requests.push(Request::sweep(i64::try_from(examined).unwrap_or(i64::MAX)));
-            (self.changed, self.is_sweep_due) = (0, false);
-        }
         let mut answers = Vec::with_capacity(requests.len());
         let mut meanwhile = Some(meanwhile);
         let mut rest = requests.as_slice();
@@ -139,7 +133,22 @@ impl Connection {
             let sent = changes > usize::from(op.changes());
             replies.push(reply.map_err(|error| Failure { error, sent })?);
         }
+        self.changed += changes;
+        if changes > 0 && (self.is_sweep_due || self.changed >= SWEEP_EVERY) {
+            self.sweep();
+        }
         Ok(replies)
+    }
+
+    /// A request of its own, so that a failure of it is not taken for one of the batch. If it fails,
+    /// the connection is not ready for another one, and not used again.
+    fn sweep(&mut self) {
+        let examined = (self.changed * SWEPT_FOR_EACH).max(SWEPT_AT_LEAST);
+        (self.changed, self.is_sweep_due) = (0, false);
+        let sweep = [Request::sweep(i64::try_from(examined).unwrap_or(i64::MAX))];
+        if let Err(failure) = self.call(&sweep, None) {
+            log::debug!("Rows that have ended could not be deleted: {}", failure.error);
+        }
     }
 
     /// Runs some operations, in one round trip.
@@ -160,11 +169,14 @@ impl Connection {
                 continue;
             }
             // The transactions of a batch before the one that failed were kept.
-            if is_alone && errors::is_victim(&said.code) && tries < TRIES {
+            let changes = requests.iter().filter(|request| request.changes()).count();
+            let nothing_kept =
+                is_alone || changes == 0 || (changes == 1 && errors::is_of_a_change(&said.code));
+            if nothing_kept && errors::is_victim(&said.code) && tries < TRIES {
                 continue;
             }
             let error = errors::of(&said, &self.settings.schema, &self.settings.user);
-            return Err(Failure { error, sent: !is_alone });
+            return Err(Failure { error, sent: !nothing_kept });
         }
         Err(Failure { error: nonsense(), sent: true })
     }

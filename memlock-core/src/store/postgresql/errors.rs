@@ -22,6 +22,11 @@ pub(super) fn is_victim(code: &str) -> bool {
     matches!(code, "40001" | "40P01")
 }
 
+/// Whether only an operation that changes something can fail so.
+pub(super) fn is_of_a_change(code: &str) -> bool {
+    is_victim(code) || matches!(code, "25006" | "53100" | "55P03")
+}
+
 /// Whether a named statement is not this session's: a pooler has passed the requests to several.
 pub(super) fn is_of_another_session(code: &str) -> bool {
     matches!(code, "26000" | "42P05")

@@ -125,7 +125,9 @@ pub(super) fn introduce(
         false => "NULL".to_owned(),
     };
     let text = format!(
-        "SELECT {}.live_1(), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {}, {}, {}",
+        "BEGIN ISOLATION LEVEL READ COMMITTED;
+        SELECT {}.live_1(), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {}, {}, {};
+        COMMIT",
         schema.quoted(),
         set("lock_timeout", &row_patience.to_string()),
         set("default_transaction_isolation", "read committed"),

@@ -135,6 +135,11 @@ impl<'a> Request<'a> {
         }
     }
 
+    /// Whether it may change something.
+    pub(super) fn changes(&self) -> bool {
+        self.op != GET
+    }
+
     /// The bytes that the request needs, about.
     pub(super) fn size(&self) -> usize {
         300 + self.content.as_ref().map_or(0, |content| content.len())

@@ -55,7 +55,10 @@ impl Schema {
         wire: &mut Wire,
     ) -> std::result::Result<std::result::Result<(), Complaint>, Failure> {
         let lock = fnv1a(format!("memlock {}", self.name).as_bytes()) as i64;
-        let text = format!("SELECT pg_advisory_xact_lock({lock});\n{}", self.text());
+        let text = format!(
+            "BEGIN ISOLATION LEVEL READ COMMITTED;\nSELECT pg_advisory_xact_lock({lock});\n{}COMMIT;",
+            self.text()
+        );
         Ok(wire.query(&text)?.map(|_| ()))
     }
 }

@@ -47,11 +47,11 @@ BEGIN
     IF FOUND THEN
         RETURN present;
     END IF;
+    -- A crash or a failover may have taken numbers back, but fewer than microseconds have passed
+    -- since. The million is for those who draw numbers between these two steps, or have drawn them
+    -- in the last moments.
     micros := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-    -- Others draw numbers meanwhile, but far fewer than this in the time of two statements.
-    IF micros > nextval('{schema}.numbers') + 100000000 THEN
-        PERFORM setval('{schema}.numbers', micros);
-    END IF;
+    PERFORM setval('{schema}.numbers', greatest(nextval('{schema}.numbers'), micros) + 1000000);
     present := ('x' || md5(random()::text || clock_timestamp()::text || pg_backend_pid()::text))::bit(64)::bigint;
     DELETE FROM {schema}.life;
     INSERT INTO {schema}.life (id, timeline) VALUES (present, timeline_now);
