@@ -7,10 +7,12 @@
 //! | `refusals` | servers, users and rights that are not fit |
 //! | `poolers` | PgBouncer in between |
 //! | `disks` | a full disk |
+//! | `encryption` | TLS |
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod crashes;
 mod disks;
+mod encryption;
 mod poolers;
 mod refusals;
 mod rows;

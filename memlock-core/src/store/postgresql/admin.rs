@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 use crate::name::hex;
 use crate::store::Failure;
 use crate::store::admin::{Admin, Content, Finding, Value};
-use crate::store::remote::{Address, Protocol, Socket};
+use crate::store::remote::{Address, Protocol};
 
 /// The largest value that is read: memlock writes no larger ones.
 const LARGEST_VALUE: usize = 1024 * 1024;
@@ -35,7 +35,7 @@ impl Tool {
         let title = address.title(Postgresql::SERVER);
         let open = || {
             let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-            let mut wire = Wire::new(Socket::connect(address, Postgresql::SERVER, None, &clock)?);
+            let mut wire = Wire::new(settings.ssl.connect(address, None, &clock)?);
             let process = login(&mut wire, address, settings)?;
             let about = introduction::about(&mut wire, settings)?;
             Ok((wire, process, about))

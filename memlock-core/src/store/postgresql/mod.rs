@@ -11,6 +11,7 @@
 //! | `settings` | user, password, database and parameters |
 //! | `passwords` | the password file |
 //! | `wire` | messages of the protocol |
+//! | `ssl` | TLS, as `sslmode` says |
 //! | `login` | the startup message, and the password |
 //! | `introduction` | what a server must be, and the settings of a session |
 //! | `schema`, `schema.sql` | the tables and functions |
@@ -33,6 +34,7 @@ mod promises;
 mod request;
 mod schema;
 mod settings;
+mod ssl;
 mod wire;
 
 use std::net::SocketAddr;
@@ -40,11 +42,11 @@ use std::sync::Arc;
 
 #[cfg(feature = "admin")]
 use super::admin::Admin;
-use super::remote::{Address, Protocol, Remote, Socket};
+use super::remote::{Address, Protocol, Remote};
 use super::url::Url;
 use super::{Guarantees, Store};
 use crate::clock::Clock;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use connection::Connection;
 use settings::Settings;
 
@@ -58,15 +60,6 @@ impl Postgresql {
     /// Parses the URL. No connection is opened until the first operation.
     pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
         let (settings, places) = Settings::take(url)?;
-        match url.take("sslmode").as_deref() {
-            None | Some("disable" | "allow" | "prefer") => {}
-            Some(other) => {
-                return Err(Error::config(format!(
-                    "{} asks for TLS, which this memlock has not for PostgreSQL.",
-                    url.parameter("sslmode", Some(other))
-                )));
-            }
-        }
         let protocol = Postgresql { settings: Arc::new(settings) };
         Ok(Arc::new(Remote::new(protocol, places, url, clock)?))
     }
@@ -88,7 +81,7 @@ impl Protocol for Postgresql {
         pinned: Option<SocketAddr>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Connection> {
-        let socket = Socket::connect(address, Postgresql::SERVER, pinned, clock)?;
+        let socket = self.settings.ssl.connect(address, pinned, clock)?;
         Connection::open(socket, address, &self.settings)
     }
 

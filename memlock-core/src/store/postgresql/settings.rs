@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use super::passwords;
 use super::schema::Schema;
+use super::ssl::Ssl;
 use crate::error::{Error, Result};
 use crate::name::percent_decode;
 use crate::store::remote::{self, Place};
@@ -22,6 +23,7 @@ pub(super) struct Settings {
     pub(super) password: Option<Secret>,
     pub(super) database: String,
     pub(super) schema: Schema,
+    pub(super) ssl: Ssl,
 }
 
 impl Settings {
@@ -75,6 +77,7 @@ impl Settings {
         let settings = Settings {
             password: password.or_else(|| variable("PGPASSWORD")).map(Secret),
             schema: schema(url)?,
+            ssl: Ssl::take(url)?,
             user,
             database,
         };
