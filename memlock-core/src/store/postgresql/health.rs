@@ -9,7 +9,7 @@ use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
 /// A server with fewer free connections than this should allow more.
 const FEW_CONNECTIONS: i64 = 20;
 /// A snapshot that is so old, in seconds, keeps many old versions of rows.
-const OLD_SNAPSHOT: i64 = 60;
+const OLD_SNAPSHOT: i64 = 10;
 
 /// What [`Facts`] are read from.
 pub(super) fn questions() -> String {
