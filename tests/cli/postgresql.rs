@@ -63,8 +63,9 @@ fn the_printed_schema_is_the_one_that_is_used() {
     let plain = url.replace("memlock@", "plain@");
     let said = run(&plain, &["run", "x", "true"]);
     assert_eq!(said.code, Some(78), "{said:?}");
-    let grants: Vec<&str> = said.err.lines().filter(|line| line.starts_with("GRANT")).collect();
-    server.sql(&grants.join(""));
+    assert!(said.err.contains("'postgresql://?schema=Locks&durable=yes'"), "{said:?}");
+    let (_, grants) = said.err.split_once("and then: ").unwrap();
+    server.sql(grants);
     let said = run(&plain, &["run", "x", "true"]);
     assert_eq!(said.code, Some(0), "{said:?}");
     for (name, text) in [("postgresql", "UNLOGGED"), ("postgres", "\"memlock\".items")] {

@@ -43,9 +43,10 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
         )),
         "3D000" => Error::config(format!("There is no such database there ({}).", shown(said))),
         "42501" => Error::config(format!(
-            "The user {user:?} lacks a right that locks need ({}). Run what `memlock doctor --print-schema \
-             postgresql` prints as somebody who may, and then:\n{}",
+            "The user {user:?} lacks a right that locks need ({}). Have somebody who may run what `{}` prints, \
+             and then: {}",
             shown(said),
+            schema.print_command(),
             schema.grants(user)
         )),
         "25006" => unreachable(

@@ -38,13 +38,23 @@ impl Schema {
         SCHEMA.replace("{schema}", &self.quoted()).replace(" {unlogged}", unlogged)
     }
 
+    /// The command that prints the text.
+    pub(super) fn print_command(&self) -> String {
+        let parameters = match (self.name.as_str(), self.is_durable) {
+            ("memlock", false) => return "memlock doctor --print-schema postgresql".to_owned(),
+            (name, false) => format!("schema={name}"),
+            (name, true) => format!("schema={name}&durable=yes"),
+        };
+        format!("memlock doctor --print-schema 'postgresql://?{parameters}'")
+    }
+
     /// The statements that let a user use it.
     pub(super) fn grants(&self, user: &str) -> String {
         let (schema, user) = (self.quoted(), user.replace('"', "\"\""));
         format!(
-            "GRANT USAGE ON SCHEMA {schema} TO \"{user}\";\n\
-             GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO \"{user}\";\n\
-             GRANT USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO \"{user}\";\n"
+            "GRANT USAGE ON SCHEMA {schema} TO \"{user}\"; \
+             GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO \"{user}\"; \
+             GRANT USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO \"{user}\";"
         )
     }
 
