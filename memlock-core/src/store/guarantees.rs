@@ -200,6 +200,10 @@ mod tests {
         #[cfg(feature = "memcached")]
         ("memcached", "memcached://h"),
         ("Memory", "memory://x"),
+        #[cfg(feature = "postgresql")]
+        ("PostgreSQL", "postgresql://u@h"),
+        #[cfg(feature = "postgresql")]
+        ("PostgreSQL with `durable=yes`", "postgresql://u@h?durable=yes"),
         #[cfg(feature = "redis")]
         ("Redis and Valkey", "redis://h"),
         #[cfg(feature = "sqlite")]
