@@ -1,8 +1,12 @@
 //! Processes that are killed, stopped, or ended by hand.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::name::Keyspace;
+use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Version, schemes};
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::launch::{START_LIMIT, poll_until};
 use memlock_tests::postgresql::Postgresql;
@@ -11,6 +15,31 @@ use memlock_tests::process::Server;
 use crate::{LEASE, connect, is_free, with};
 
 const SESSIONS: &str = "SELECT pid FROM pg_stat_activity WHERE application_name = 'memlock'";
+
+/// Only the last transaction of a batch waits for the disk; here the last one writes nothing.
+#[test]
+fn what_a_batch_has_replied_is_on_the_disk() {
+    // Nothing else writes the log to the disk meanwhile.
+    let server = Postgresql::with(&["wal_writer_delay=10s"]).with_parameters("durable=yes");
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let store = schemes::connect(&server.url(), &clock).unwrap();
+    let keys = Keyspace::default();
+    let (first, second, other) = (keys.lock(b"1"), keys.lock(b"2"), keys.lock(b"other"));
+    let expiry = Expiry::After(LEASE);
+    let add = |key| Op::Add { key, value: b"v", expiry, returns: Returns::Version };
+    let run = |ops: &[Op<'_>]| store.run(Route::of(&first), ops).unwrap();
+    let replies = run(&[add(&other), Op::get(&other)]);
+    let Reply::Stored(stored) = replies[0] else { panic!("{replies:?}") };
+    let version = Version::new(stored.version.epoch(), 7);
+    let delete = Op::Delete { key: &other, version };
+    let replies = run(&[add(&first), add(&second), delete, Op::get(&other)]);
+    assert!(matches!(replies[..2], [Reply::Stored(_), Reply::Stored(_)]), "{replies:?}");
+    assert_eq!(replies[2], Reply::VersionMismatch);
+    server.restart();
+    let store = schemes::connect(&server.url(), &clock).unwrap();
+    let there = store.run(Route::of(&first), &[Op::get(&first), Op::get(&second)]).unwrap();
+    assert!(there.iter().all(|reply| matches!(reply, Reply::Value(_))), "{there:?}");
+}
 
 /// The server ends all sessions, empties the tables that are not logged, and goes on: it was not
 /// started again, and nobody sees it from outside.

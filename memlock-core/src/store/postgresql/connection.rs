@@ -280,7 +280,7 @@ impl Connection {
         } else {
             Terms {
                 patience: Some(self.row_patience),
-                commits: (!schema.is_durable).then_some("off"),
+                commits: Some(if schema.is_durable { "on" } else { "off" }),
                 life: Some(self.introduction.life.0),
             }
         };

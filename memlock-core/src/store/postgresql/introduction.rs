@@ -120,18 +120,23 @@ pub(super) fn introduce(
     let sent = wire.socket.clock().now();
     // A pooler would give the settings of a session to other clients: there they are set for each
     // transaction.
-    let set = |name: &str, value: &str| match is_direct {
-        true => format!("set_config('{name}', '{value}', false)"),
+    let set = |name: &str, value: String| match is_direct {
+        true => format!("set_config('{name}', {value}, false)"),
         false => "NULL".to_owned(),
+    };
+    let commits = match schema.is_durable {
+        // The levels that wait for a standby as well are left as they are.
+        true => "coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')",
+        false => "'off'",
     };
     let text = format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED;
         SELECT {}.live_1(), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {}, {}, {};
         COMMIT",
         schema.quoted(),
-        set("lock_timeout", &row_patience.to_string()),
-        set("default_transaction_isolation", "read committed"),
-        set("synchronous_commit", if schema.is_durable { "on" } else { "off" }),
+        set("lock_timeout", format!("'{row_patience}'")),
+        set("default_transaction_isolation", "'read committed'".to_owned()),
+        set("synchronous_commit", commits.to_owned()),
     );
     let row = ask(wire, settings, &text)?.into_iter().next().ok_or_else(nonsense)?;
     let number = |place: usize| {

@@ -235,7 +235,7 @@ END $body$;
 -- A batch of operations, in their order. Each one that changes something is a transaction of its own,
 -- so that no row stays locked while another one is waited for, and what is read later sees what was
 -- written earlier in other batches. Only the last of these transactions waits for the disk, and with
--- it for all before.
+-- it for all before; if it has written nothing, another one does.
 CREATE OR REPLACE PROCEDURE {schema}.run_1(
     ops integer[], items text[], contents bytea[], knowns bigint[], leases interval[],
     untils timestamptz[], patience integer, commits text, of_life bigint,
@@ -244,6 +244,7 @@ CREATE OR REPLACE PROCEDURE {schema}.run_1(
 ) LANGUAGE plpgsql AS $body$
 DECLARE
     last_change integer := 0;
+    is_unsynced boolean := false;
     reply record;
 BEGIN
     FOR i IN 1..cardinality(ops) LOOP
@@ -263,8 +264,21 @@ BEGIN
         IF reply.code = 10 THEN
             RETURN;
         END IF;
-        IF ops[i] <> 2 AND i < cardinality(ops) THEN
-            COMMIT;
+        IF ops[i] <> 2 THEN
+            IF reply.code IN (1, 7, 8) THEN
+                is_unsynced := i < last_change;
+            END IF;
+            IF i < cardinality(ops) THEN
+                COMMIT;
+            END IF;
         END IF;
     END LOOP;
+    IF is_unsynced THEN
+        IF commits IS NOT NULL THEN
+            PERFORM set_config('synchronous_commit', commits, true);
+        END IF;
+        IF current_setting('synchronous_commit') <> 'off' THEN
+            UPDATE {schema}.life SET swept = swept;
+        END IF;
+    END IF;
 END $body$;
