@@ -12,6 +12,7 @@ mod large;
 mod list;
 mod lost;
 mod names;
+mod postgresql;
 mod pty;
 mod redis;
 mod run;

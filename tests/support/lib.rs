@@ -37,6 +37,7 @@ pub mod history;
 pub mod hosts;
 pub mod intercepted;
 pub mod launch;
+pub mod postgresql;
 pub mod process;
 pub mod proxy;
 pub mod relay;

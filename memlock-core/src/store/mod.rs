@@ -21,9 +21,11 @@ pub mod guarantees;
 pub mod memcached;
 pub mod memory;
 mod ops;
+#[cfg(feature = "postgresql")]
+mod postgresql;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "memcached", feature = "redis"))]
+#[cfg(any(feature = "memcached", feature = "postgresql", feature = "redis"))]
 mod remote;
 mod route;
 pub mod schemes;
