@@ -11,6 +11,7 @@ use memlock_tests::process::Server;
 
 pub(crate) mod memcached;
 pub(crate) mod memory;
+pub(crate) mod mysql;
 pub(crate) mod redis;
 pub(crate) mod sqlite;
 
@@ -59,6 +60,8 @@ macro_rules! for_each_server {
     ($then:ident) => {
         $then! {
             (memcached::MEMCACHED: on_memcached)
+            (mysql::MYSQL: on_mysql)
+            (mysql::IN_MEMORY: on_mysql_in_memory)
             (redis::REDIS: on_redis)
             (redis::THAT_PERSISTS: on_redis_that_persists)
         }
@@ -73,8 +76,10 @@ macro_rules! for_each_store {
         $then! { $arguments
             (memory::MEMORY: rust_on_memory c_on_memory cpp_on_memory python_on_memory)
             (memcached::MEMCACHED: rust_on_memcached c_on_memcached cpp_on_memcached python_on_memcached)
+            (mysql::MYSQL: rust_on_mysql c_on_mysql cpp_on_mysql python_on_mysql)
             (redis::REDIS: rust_on_redis c_on_redis cpp_on_redis python_on_redis)
             (sqlite::SQLITE: rust_on_sqlite c_on_sqlite cpp_on_sqlite python_on_sqlite)
+            (mysql::IN_MEMORY: rust_on_mysql_in_memory _ _ _)
             (memcached::THAT_REFUSES: rust_on_memcached_that_refuses _ _ _)
         }
     };

@@ -20,10 +20,12 @@ pub mod guarantees;
 #[cfg(feature = "memcached")]
 pub mod memcached;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 mod ops;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "memcached", feature = "redis"))]
+#[cfg(any(feature = "memcached", feature = "mysql", feature = "redis"))]
 mod remote;
 mod route;
 pub mod schemes;

@@ -6,6 +6,8 @@ use super::Store;
 #[cfg(feature = "memcached")]
 use super::memcached::Memcached;
 use super::memory::Memory;
+#[cfg(feature = "mysql")]
+use super::mysql::MySql;
 #[cfg(feature = "redis")]
 use super::redis::Redis;
 #[cfg(feature = "sqlite")]
@@ -22,6 +24,10 @@ const SCHEMES: &[(&str, &str, Open)] = &[
     #[cfg(feature = "memcached")]
     ("memcached", "memcached://host[:port][,host2…]", Memcached::open),
     ("memory", "memory://name", Memory::open),
+    #[cfg(feature = "mysql")]
+    ("mysql", "mysql://user:password@host[:port][,host2…]/database", MySql::open),
+    #[cfg(feature = "mysql")]
+    ("mariadb", "mariadb://user:password@host[:port][,host2…]/database", MySql::open),
     #[cfg(feature = "redis")]
     ("redis", "redis://[[user]:password@]host[:port][,host2…][/database]", Redis::open),
     #[cfg(all(feature = "redis", feature = "tls"))]
