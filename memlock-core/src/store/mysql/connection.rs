@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::handshake::{self, Introduction, Life, ServerTime};
 use super::packets::{Answer, Refusal, Wire};
+use super::prepared::{Kind, Prepared};
 use super::schema::Engine;
 use super::settings::Settings;
 use super::sweep::{self, Sweeper};
@@ -35,6 +36,7 @@ pub(in crate::store) struct Connection {
     /// Whether nothing is left of an earlier request.
     is_idle: bool,
     sweeper: Sweeper,
+    prepared: Prepared,
 }
 
 impl Connection {
@@ -47,7 +49,16 @@ impl Connection {
         let introduction = handshake::introduce(&mut wire, settings, io_timeout)?;
         let (settings, process) = (Arc::clone(settings), fork::generation());
         let (is_idle, sweeper) = (true, Sweeper::new(wire.clock()));
-        Ok(Connection { wire, introduction, settings, io_timeout, process, is_idle, sweeper })
+        Ok(Connection {
+            wire,
+            introduction,
+            settings,
+            io_timeout,
+            process,
+            is_idle,
+            sweeper,
+            prepared: Prepared::default(),
+        })
     }
 
     fn epoch(&self) -> Epoch {
@@ -76,6 +87,10 @@ impl Connection {
                         is_table_new = true;
                     }
                 }
+                continue;
+            }
+            if errors::is_forgotten(refusal.code) {
+                self.prepared.forget();
                 continue;
             }
             if refusal.code == errors::FULL && engine == Engine::Memory && !has_room {
@@ -111,7 +126,17 @@ impl Connection {
                 batch.push(Reply::VersionMismatch);
                 continue;
             }
-            let count = self.encode(batch)?;
+            let is_alone = batch.ops.len() == 1;
+            let is_prepared =
+                is_alone && self.prepared.execute(op, self.settings.engine, &mut self.wire);
+            let (mut count, mut prepares) = (1, None);
+            if !is_prepared {
+                count = self.encode(batch)?;
+                prepares = Kind::of(op).filter(|&kind| is_alone && self.prepared.is_due(kind));
+            }
+            if let Some(kind) = prepares {
+                Prepared::request(kind, &mut self.wire);
+            }
             let has_changed = batch.has_changed;
             self.wire.send_output().map_err(|failure| Failure {
                 sent: failure.sent && batch.left().any(Op::changes) || has_changed,
@@ -137,7 +162,11 @@ impl Connection {
                     error,
                     sent: batch.has_changed || batch.left().take(left + 1).any(Op::changes),
                 };
-                match self.wire.answer(left == 0, &mut patience).map_err(lost)? {
+                let answer = self.wire.answer(left == 0, &mut patience).map_err(lost)?;
+                if let Some(kind) = prepares {
+                    self.prepared.read(kind, &mut self.wire, &mut patience).map_err(lost)?;
+                }
+                match answer {
                     Answer::Refused(refusal) => return Ok(Some(refusal)),
                     answer => {
                         let reply = statements::decode(op, answer, epoch).map_err(lost)?;

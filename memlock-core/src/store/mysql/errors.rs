@@ -23,6 +23,11 @@ pub(super) fn is_to_be_repeated(code: u16) -> bool {
     matches!(code, DEADLOCK | LOCK_WAIT | CHANGED)
 }
 
+/// Whether the server does not know a prepared statement any more.
+pub(super) fn is_forgotten(code: u16) -> bool {
+    matches!(code, 1243 | 1615)
+}
+
 /// Whether it is certain that the statement was not carried out.
 pub(super) fn was_not_carried_out(code: u16) -> bool {
     is_to_be_repeated(code)

@@ -64,7 +64,7 @@ pub(super) fn introduce(
         wire,
         settings,
         &[
-            "SET NAMES utf8mb4",
+            "SET NAMES binary",
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
             &format!(
                 "SET SESSION autocommit=1, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \

@@ -12,6 +12,7 @@
 //! | `handshake` | the session, and what a server tells about itself |
 //! | `connection` | one connection: a batch to requests, and their replies back |
 //! | `statements` | operations to statements, and what the replies to them mean |
+//! | `prepared` | prepared statements, for the operations that locks consist of |
 //! | `schema` | the table |
 //! | `sweep` | removing rows that are not needed any more |
 //! | `errors` | errors that the server replies with, and what to do |
@@ -28,6 +29,7 @@ mod handshake;
 mod health;
 mod login;
 mod packets;
+mod prepared;
 mod promises;
 mod schema;
 mod settings;

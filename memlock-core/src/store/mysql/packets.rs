@@ -22,6 +22,7 @@ const MOST_BYTES: usize = 64 * 1024 * 1024;
 
 const COM_QUIT: u8 = 0x01;
 const COM_QUERY: u8 = 0x03;
+const COM_STMT_PREPARE: u8 = 0x16;
 
 const OK: u8 = 0x00;
 const LOCAL_FILE: u8 = 0xfb;
@@ -71,13 +72,15 @@ pub(super) struct Wire {
     pub(super) socket: Socket,
     /// The number of the next packet.
     sequence: u8,
+    /// Whether the headers of the output are filled in.
+    is_finished: bool,
     /// The payload of the last packet that was read.
     payload: Vec<u8>,
 }
 
 impl Wire {
     pub(super) fn new(socket: Socket) -> Wire {
-        Wire { socket, sequence: 0, payload: Vec::new() }
+        Wire { socket, sequence: 0, is_finished: false, payload: Vec::new() }
     }
 
     /// Uses another socket for the same exchange: the encrypted one.
@@ -95,6 +98,7 @@ impl Wire {
         self.socket.output.clear();
         self.socket.output.extend_from_slice(&[0; 4]);
         self.socket.output.extend_from_slice(payload);
+        self.is_finished = false;
         self.send_output()
     }
 
@@ -104,23 +108,72 @@ impl Wire {
         self.send_output()
     }
 
-    /// Begins a request, to whose end statements can be appended; see [`Wire::send_output`].
-    pub(super) fn begin_query(&mut self) -> &mut Vec<u8> {
-        self.sequence = 0;
+    /// Begins a request, which is to be written behind the header; see [`Wire::send_output`].
+    pub(super) fn begin(&mut self) -> &mut Vec<u8> {
+        (self.sequence, self.is_finished) = (0, false);
         let output = &mut self.socket.output;
         output.clear();
-        output.extend_from_slice(&[0, 0, 0, 0, COM_QUERY]);
+        output.extend_from_slice(&[0; 4]);
+        output
+    }
+
+    /// Begins a request of statements.
+    pub(super) fn begin_query(&mut self) -> &mut Vec<u8> {
+        let output = self.begin();
+        output.push(COM_QUERY);
         output
     }
 
     /// Sends what was written behind the header.
     pub(super) fn send_output(&mut self) -> std::result::Result<(), Failure> {
-        let output = &mut self.socket.output;
-        let length = output.len() - 4;
-        let [first, second, third, ..] = length.to_le_bytes();
-        output[..4].copy_from_slice(&[first, second, third, self.sequence]);
+        if !self.is_finished {
+            self.finish(0);
+        }
+        self.is_finished = false;
         self.sequence = self.sequence.wrapping_add(1);
         self.socket.write_out()
+    }
+
+    /// Fills in the header of the packet that begins there.
+    fn finish(&mut self, start: usize) {
+        let output = &mut self.socket.output;
+        let [first, second, third, ..] = (output.len() - start - 4).to_le_bytes();
+        output[start..start + 4].copy_from_slice(&[first, second, third, self.sequence]);
+    }
+
+    /// Appends a request to prepare a statement, behind what was written.
+    pub(super) fn append_prepare(&mut self, statement: &str) {
+        self.finish(0);
+        self.is_finished = true;
+        let start = self.socket.output.len();
+        self.socket.output.extend_from_slice(&[0, 0, 0, 0, COM_STMT_PREPARE]);
+        self.socket.output.extend_from_slice(statement.as_bytes());
+        self.finish(start);
+    }
+
+    /// Reads the reply to it, behind the one to the request before: the number of the statement.
+    pub(super) fn prepared(
+        &mut self,
+        patience: &mut Patience,
+    ) -> Result<std::result::Result<u32, Refusal>> {
+        self.sequence = 1;
+        let payload = self.read(patience)?;
+        if payload.first() == Some(&ERROR) {
+            return Ok(Err(refusal(payload)));
+        }
+        let [OK, a, b, c, d, columns, more, parameters, none, ..] = *payload else {
+            return Err(out_of_step());
+        };
+        if more != 0 || none != 0 {
+            return Err(out_of_step());
+        }
+        for count in [parameters, columns].into_iter().filter(|&count| count > 0) {
+            for _ in 0..count {
+                self.read(patience)?;
+            }
+            end(self.read(patience)?).ok_or_else(out_of_step)?;
+        }
+        Ok(Ok(u32::from_le_bytes([a, b, c, d])))
     }
 
     /// Says goodbye, so that the server's log does not complain.

@@ -32,24 +32,10 @@ const MODULUS: &str = "18446744073709551616";
 /// Writes the statement that carries out an operation.
 pub(super) fn encode(op: &Op<'_>, engine: Engine, out: &mut Vec<u8>) {
     let key = Hex(op.key().as_str().as_bytes());
-    let write = |out: &mut Vec<u8>, text: std::fmt::Arguments<'_>| {
-        // Writing to memory does not fail.
-        let _ = std::io::Write::write_fmt(out, text);
-    };
     match *op {
         Op::Add { value, expiry, .. } => {
             let ends = ends(expiry, engine).unwrap_or_else(|| NEVER.to_string());
-            write(
-                out,
-                format_args!(
-                    "INSERT INTO {TABLE} (name,value,number,expires) \
-                     VALUES ({key},{value},LAST_INSERT_ID({NOW}),{ends}) ON DUPLICATE KEY UPDATE \
-                     expires=IF(expires<={NOW},0,expires),value=IF(expires=0,VALUES(value),value),\
-                     number=IF(expires=0,LAST_INSERT_ID(GREATEST(number+1,{NOW})),number),\
-                     expires=IF(expires=0,{ends},expires)",
-                    value = Hex(value)
-                ),
-            );
+            write(out, format_args!("{}", Add { key, value: Hex(value), ends }));
         }
         Op::Get { .. } => write(
             out,
@@ -60,53 +46,95 @@ pub(super) fn encode(op: &Op<'_>, engine: Engine, out: &mut Vec<u8>) {
             ),
         ),
         Op::CompareAndSet { version, value, expiry, .. } => {
-            let expires = match ends(expiry, engine) {
-                Some(ends) => format!(",expires={ends}"),
-                None => String::new(),
-            };
-            write(
-                out,
-                format_args!(
-                    "UPDATE {TABLE} SET value={value},\
-                     number=LAST_INSERT_ID(GREATEST(number+1,{NOW})){expires} {where_it_is}",
-                    value = Hex(value),
-                    where_it_is = Versioned(key, version)
-                ),
-            );
+            let (ends, value, number) = (ends(expiry, engine), Hex(value), version.number());
+            write(out, format_args!("{}", Set { key, value, ends, number }));
         }
-        Op::Delete { version, .. } => write(
-            out,
-            format_args!(
-                "UPDATE {TABLE} SET value=IF(LENGTH(value)>{SHORT_VALUE},'',value),expires=0 {}",
-                Versioned(key, version)
-            ),
-        ),
-        Op::Append { value, .. } => extend(key, format_args!("value,{}", Hex(value)), out, write),
-        Op::Prepend { value, .. } => extend(key, format_args!("{},value", Hex(value)), out, write),
-        Op::Increment { by, initial, .. } => increment(key, by, initial, engine, out, write),
+        Op::Delete { version, .. } => {
+            write(out, format_args!("{}", Delete { key, number: version.number() }));
+        }
+        Op::Append { value, .. } => extend(key, format_args!("value,{}", Hex(value)), out),
+        Op::Prepend { value, .. } => extend(key, format_args!("{},value", Hex(value)), out),
+        Op::Increment { by, initial, .. } => increment(key, by, initial, engine, out),
     }
 }
 
-/// Where an item with this version is. If the item has another one, `LAST_INSERT_ID` tells it.
-struct Versioned<'a>(Hex<'a>, Version);
+fn write(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
+    // Writing to memory does not fail.
+    let _ = std::io::Write::write_fmt(out, text);
+}
 
-impl Display for Versioned<'_> {
+/// The statement that adds an item. `ends` occurs twice.
+pub(super) struct Add<K, V, E> {
+    pub(super) key: K,
+    pub(super) value: V,
+    pub(super) ends: E,
+}
+
+impl<K: Display, V: Display, E: Display> Display for Add<K, V, E> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Versioned(key, version) = self;
+        let Add { key, value, ends } = self;
         write!(
             f,
-            "WHERE name={key} AND expires>{NOW} AND (number={} OR LAST_INSERT_ID(number)<>number)",
-            version.number()
+            "INSERT INTO {TABLE} (name,value,number,expires) \
+             VALUES ({key},{value},LAST_INSERT_ID({NOW}),{ends}) ON DUPLICATE KEY UPDATE \
+             expires=IF(expires<={NOW},0,expires),value=IF(expires=0,VALUES(value),value),\
+             number=IF(expires=0,LAST_INSERT_ID(GREATEST(number+1,{NOW})),number),\
+             expires=IF(expires=0,{ends},expires)"
         )
     }
 }
 
-fn extend(
-    key: Hex<'_>,
-    parts: std::fmt::Arguments<'_>,
-    out: &mut Vec<u8>,
-    write: impl Fn(&mut Vec<u8>, std::fmt::Arguments<'_>),
-) {
+/// The statement that stores an item which has this number.
+pub(super) struct Set<K, V, E, N> {
+    pub(super) value: V,
+    pub(super) ends: Option<E>,
+    pub(super) key: K,
+    pub(super) number: N,
+}
+
+impl<K: Display, V: Display, E: Display, N: Display> Display for Set<K, V, E, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Set { value, ends, key, number } = self;
+        write!(f, "UPDATE {TABLE} SET value={value},")?;
+        write!(f, "number=LAST_INSERT_ID(GREATEST(number+1,{NOW}))")?;
+        if let Some(ends) = ends {
+            write!(f, ",expires={ends}")?;
+        }
+        write!(f, " WHERE {}", Numbered(key, number))
+    }
+}
+
+/// The statement that removes an item which has this number.
+pub(super) struct Delete<K, N> {
+    pub(super) key: K,
+    pub(super) number: N,
+}
+
+impl<K: Display, N: Display> Display for Delete<K, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Delete { key, number } = self;
+        write!(
+            f,
+            "UPDATE {TABLE} SET value=IF(LENGTH(value)>{SHORT_VALUE},'',value),expires=0 WHERE {}",
+            Numbered(key, number)
+        )
+    }
+}
+
+/// Selects an item if it has this number. If it has another one, `LAST_INSERT_ID` tells it.
+struct Numbered<K, N>(K, N);
+
+impl<K: Display, N: Display> Display for Numbered<K, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Numbered(key, number) = self;
+        write!(
+            f,
+            "name={key} AND expires>{NOW} AND (number={number} OR LAST_INSERT_ID(number)<>number)"
+        )
+    }
+}
+
+fn extend(key: Hex<'_>, parts: std::fmt::Arguments<'_>, out: &mut Vec<u8>) {
     write(
         out,
         format_args!(
@@ -122,9 +150,8 @@ fn increment(
     initial: Option<(u64, Expiry)>,
     engine: Engine,
     out: &mut Vec<u8>,
-    write: impl Fn(&mut Vec<u8>, std::fmt::Arguments<'_>),
 ) {
-    const IS_NUMBER: &str = "CONVERT(value USING latin1) REGEXP '^[0-9]{1,20} *$'";
+    const IS_NUMBER: &str = "CONVERT(value USING latin1) REGEXP _latin1'^[0-9]{1,20} *$'";
     // As the value was set before, this is the new number.
     let counted = format!("GREATEST(number+1,{NOW})+0*LAST_INSERT_ID(CAST(value AS UNSIGNED))");
     let sum = format!(
@@ -151,11 +178,15 @@ fn increment(
     );
 }
 
+/// The lifetime that is requested for a lease, in microseconds.
+pub(super) fn lifetime(lease: Duration, engine: Engine) -> u64 {
+    micros(guarantees(engine).covering(lease))
+}
+
 /// The end of an item; `None` if it does not change.
 fn ends(expiry: Expiry, engine: Engine) -> Option<String> {
-    let after = |left| format!("{NOW}+{}", micros(left));
     Some(match expiry {
-        Expiry::After(lease) => after(guarantees(engine).covering(lease)),
+        Expiry::After(lease) => format!("{NOW}+{}", lifetime(lease, engine)),
         Expiry::At(time) => micros(time).to_string(),
         Expiry::Unchanged(_) => return None,
         Expiry::Never => NEVER.to_string(),
