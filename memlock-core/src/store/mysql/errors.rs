@@ -71,7 +71,7 @@ pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
         )),
         1044 | 1142 | 1143 | 1227 | 1370 => Error::config(format!(
             "The user has no right to what locks need ({text}): grant SELECT, INSERT, UPDATE and DELETE on the \
-             table, and CREATE, or create it by\n{};",
+             table, and CREATE, or create it by {};",
             engine.definition()
         )),
         TOO_LONG if engine == Engine::Memory => Error::protocol(format!(

@@ -61,9 +61,9 @@ impl Engine {
             let _ = write!(value, "VARBINARY({})", self.longest_value());
         }
         format!(
-            "CREATE TABLE IF NOT EXISTS {TABLE} (\n  name VARBINARY(250) NOT NULL PRIMARY KEY,\n  \
-             value {value} NOT NULL,\n  number BIGINT UNSIGNED NOT NULL,\n  \
-             expires BIGINT UNSIGNED NOT NULL\n) ENGINE={}",
+            "CREATE TABLE IF NOT EXISTS {TABLE} (name VARBINARY(250) NOT NULL PRIMARY KEY, \
+             value {value} NOT NULL, number BIGINT UNSIGNED NOT NULL, \
+             expires BIGINT UNSIGNED NOT NULL) ENGINE={}",
             self.name()
         )
     }
