@@ -194,6 +194,8 @@ mod tests {
         #[cfg(feature = "memcached")]
         ("memcached", "memcached://h"),
         ("Memory", "memory://x"),
+        #[cfg(feature = "mysql")]
+        ("MySQL and MariaDB", "mysql://h/d"),
         #[cfg(feature = "redis")]
         ("Redis and Valkey", "redis://h"),
         #[cfg(feature = "sqlite")]

@@ -94,7 +94,7 @@ impl Connection {
                 continue;
             }
             if refusal.code == errors::FULL && engine == Engine::Memory && !has_room {
-                sweep::make_room(&mut self.wire, engine)
+                sweep::make_room(&mut self.wire, engine, sweep::EXAMINED)
                     .map_err(|error| batch.failure(error, false))?;
                 has_room = true;
                 continue;

@@ -40,7 +40,8 @@ pub(super) fn encode(op: &Op<'_>, engine: Engine, out: &mut Vec<u8>) {
         Op::Get { .. } => write(
             out,
             format_args!(
-                "SELECT IF(LENGTH(value)>{longest},NULL,value),number,expires,{NOW},LENGTH(value) \
+                // Otherwise, on a MEMORY table, no one reads while others write all the time.
+                "SELECT HIGH_PRIORITY IF(LENGTH(value)>{longest},NULL,value),number,expires,{NOW},LENGTH(value) \
                  FROM {TABLE} WHERE name={key}",
                 longest = Engine::InnoDb.longest_value()
             ),
