@@ -424,3 +424,40 @@ fn foreign_rows_break_nothing() {
     assert!(error.to_string().contains("3000000 bytes"), "{error}");
     assert!(try_lock(&client, "m").is_some());
 }
+
+#[test]
+fn a_lock_is_released_with_the_callers_transaction_or_not_at_all() {
+    let server = MariaDb::start(&[
+        "--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES",
+        "--default-time-zone=-07:00",
+        "--innodb-flush-log-at-trx-commit=0",
+    ]);
+    let (one, two) = (client(&server, ""), client(&server, "io_timeout=500ms"));
+    let mut lock = try_lock(&one, "m").unwrap();
+    let statement = lock.release_sql().unwrap();
+    // In one process of the administrator's, whose default database is another one.
+    let run = |end: &str| {
+        server.sql(&format!("USE mysql; BEGIN; {statement}; SELECT ROW_COUNT(); {end}"))
+    };
+    assert_eq!(run("ROLLBACK"), "1\n");
+    assert!(try_lock(&two, "m").is_none(), "it was rolled back");
+    let mut command = server.session();
+    let mut session = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = session.stdin.take().unwrap();
+    let mut output = BufReader::new(session.stdout.take().unwrap());
+    writeln!(input, "BEGIN; {statement}; SELECT ROW_COUNT();").unwrap();
+    let mut line = String::new();
+    output.read_line(&mut line).unwrap();
+    assert_eq!(line, "1\n");
+    let error = refused(&two, "m");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "nobody gets it meanwhile: {error}");
+    writeln!(input, "COMMIT; SELECT 'done';").unwrap();
+    output.read_line(&mut line).unwrap();
+    let mut next = try_lock(&two, "m").expect("it was committed");
+    assert_eq!(run("COMMIT"), "0\n", "the next holder's lock is not released");
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    assert!(next.check().unwrap());
+    assert_eq!(next.unlock().unwrap(), Release::Released);
+    session.kill().unwrap();
+    session.wait().unwrap();
+}

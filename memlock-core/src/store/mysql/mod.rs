@@ -52,6 +52,7 @@ use super::url::Url;
 use super::{Guarantees, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
+use crate::name::Key;
 use account::Account;
 use connection::Connection;
 use login::Transport;
@@ -181,6 +182,12 @@ impl Protocol for MySql {
 
     fn guarantees(&self) -> Guarantees {
         promises::guarantees(self.settings.engine)
+    }
+
+    fn removal_sql(&self, key: &Key, start: &[u8]) -> Option<String> {
+        // A table in memory takes part in no transaction.
+        (self.settings.engine == Engine::InnoDb)
+            .then(|| statements::removal(&self.settings.database, key, start))
     }
 
     #[cfg(feature = "admin")]

@@ -194,6 +194,20 @@ fn ends(expiry: Expiry, engine: Engine) -> Option<String> {
     })
 }
 
+/// The statement that removes an item whose value begins so, in a session of the caller's with any
+/// settings. Others wait for the row until the caller's transaction ends, so an end of the lease in
+/// between frees nothing; and statements with `NOW` can be replicated in every format.
+pub(super) fn removal(database: &str, key: &Key, start: &[u8]) -> String {
+    format!(
+        "UPDATE `{database}`.{TABLE} SET expires=0 WHERE name={key} \
+         AND expires>CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED) AND LEFT(value,{length})={start}",
+        database = database.replace('`', "``"),
+        key = Hex(key.as_str().as_bytes()),
+        length = start.len(),
+        start = Hex(start),
+    )
+}
+
 /// Whole microseconds, rounded up.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(LONGEST).min(LONGEST)
