@@ -78,7 +78,7 @@ TEST_RUST := PYTHON=$(PYTHON) RUST_BACKTRACE=0 $(CARGO) test --workspace --exclu
 # What takes a minute, and waits for most of it, runs beside the rest.
 .PHONY: test-rust
 test-rust: python ## the Rust tests: units, the conformance suites in every language, faults, leases, processes
-	@packaging/need cc c++ memcached mariadbd redis-server ip nft
+	@packaging/need cc c++ memcached mariadbd mariadb openssl redis-server ip nft
 	$(TEST_RUST) --no-run
 	$(TEST_RUST) --test renewal_many -- --ignored --nocapture > target/renewal_many.log 2>&1 & beside=$$!; status=0; \
 	  $(TEST_RUST) || status=1; wait $$beside || status=1; cat target/renewal_many.log; exit $$status

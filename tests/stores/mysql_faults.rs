@@ -2,8 +2,11 @@
 //! without rights, full tables.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -460,4 +463,58 @@ fn a_lock_is_released_with_the_callers_transaction_or_not_at_all() {
     assert_eq!(next.unlock().unwrap(), Release::Released);
     session.kill().unwrap();
     session.wait().unwrap();
+}
+
+/// Makes a certificate for the name `localhost`. Returns the directory with it.
+fn certify() -> PathBuf {
+    let name = format!("memlock-mysql-tls-{}", std::process::id());
+    let directory = std::env::temp_dir().join(name);
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).unwrap();
+    let mut openssl = Command::new("openssl");
+    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]);
+    openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]);
+    openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    openssl.arg("-keyout").arg(directory.join("key.pem"));
+    openssl.arg("-out").arg(directory.join("cert.pem"));
+    let made = openssl.output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    // The server is another user.
+    let readable = fs::Permissions::from_mode(0o644);
+    fs::set_permissions(directory.join("key.pem"), readable).unwrap();
+    directory
+}
+
+#[test]
+fn connections_are_encrypted_and_the_server_is_verified() {
+    let plain = client(shared(), "tls=verify");
+    let error = refused(&plain, "m");
+    assert!(error.to_string().contains("does not encrypt"), "{error}");
+    let directory = certify();
+    let file = |name: &str| directory.join(name).display().to_string();
+    let (certificate, key) = (file("cert.pem"), file("key.pem"));
+    let server =
+        MariaDb::start(&[&format!("--ssl-cert={certificate}"), &format!("--ssl-key={key}")]);
+    server.sql("ALTER USER memlock@'%' REQUIRE SSL");
+    let by_address = server.url();
+    let by_name = by_address.replace("127.0.0.1", "localhost");
+    let trusted = format!("{by_name}?tls=verify&tls_ca={certificate}");
+    let trusting = Client::connect(&trusted).unwrap();
+    let lock = try_lock(&trusting, "m").unwrap();
+    let mut list = trusting.distinct_list("l").unwrap();
+    let _ = list.set_up(LEASE).unwrap();
+    // Several records of TLS.
+    let keys: Vec<String> = (0..3000).map(|number| format!("key {number}")).collect();
+    assert_eq!(list.insert_many(&keys).unwrap().unwrap().len(), 3000);
+    assert!(lock.check().unwrap());
+    for (url, kind, says) in [
+        (by_address.clone(), ErrorKind::Config, "password"),
+        (format!("{by_name}?tls=verify"), ErrorKind::Unreachable, "TLS"),
+        (format!("{by_address}?tls=verify&tls_ca={certificate}"), ErrorKind::Unreachable, "TLS"),
+    ] {
+        let error = refused(&Client::connect(&url).unwrap(), "m");
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    fs::remove_dir_all(directory).unwrap();
 }
