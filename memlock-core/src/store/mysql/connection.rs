@@ -19,8 +19,9 @@ use crate::store::{Epoch, Failure, Op, Reply};
 
 /// A request is ended when it is as long as this, so that its replies come in time.
 const LONG_REQUEST: usize = 1024 * 1024;
-/// The most statements of a request.
-const MOST_STATEMENTS: usize = 500;
+/// The most statements of a request: each may wait for the disk, and all of them have to be done in
+/// time.
+const MOST_STATEMENTS: usize = 50;
 /// The longest pause before a statement is sent again.
 const LONGEST_PAUSE: Duration = Duration::from_millis(8);
 
