@@ -11,6 +11,7 @@ mod jobs;
 mod large;
 mod list;
 mod lost;
+mod mysql;
 mod names;
 mod postgresql;
 mod pty;

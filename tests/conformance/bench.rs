@@ -6,6 +6,8 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use memlock_core::Answer;
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::schemes;
 use memlock_tests::doors::{Door, Driver, For, Held, Language, Outcome, Remote, WaitingThread};
 
 use crate::stores::{Instance, Store};
@@ -51,6 +53,12 @@ impl Bench {
         let other = if self.language == Language::Cpp { Language::Python } else { Language::Cpp };
         let driver = other.driver();
         (Box::new(Remote::open(&driver, &self.place.url).unwrap()), driver)
+    }
+
+    /// The longest value that the store keeps.
+    pub(crate) fn longest_value(&self) -> usize {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        schemes::connect(&self.place.store_url, &clock).unwrap().guarantees().longest_value
     }
 
     /// For how long a lock of the shortest lease may exclude others, on a busy machine too.

@@ -102,7 +102,7 @@ fn all_ways_to_acquire_share_one_number(bench: &Bench) {
                     let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
                     most.fetch_max(now, Ordering::SeqCst);
                     assert!(now <= PERMITS, "{now} are taken");
-                    thread::sleep(Duration::from_millis(1));
+                    thread::sleep(Duration::from_millis(3));
                     inside.fetch_sub(1, Ordering::SeqCst);
                     counter.release().unwrap();
                 }

@@ -16,6 +16,7 @@
 //! - [`chance`]: random numbers from a seed.
 //! - [`cable`]: a second host, as far as the network can tell.
 //! - [`disk`]: a small disk that can be filled.
+//! - [`mysql`]: real MariaDB servers.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
 //!
 //! Everything here panics with a sentence where a test could not go on, and is gone when its value
@@ -37,6 +38,7 @@ pub mod history;
 pub mod hosts;
 pub mod intercepted;
 pub mod launch;
+pub mod mysql;
 pub mod postgresql;
 pub mod process;
 pub mod proxy;

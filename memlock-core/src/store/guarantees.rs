@@ -204,6 +204,8 @@ mod tests {
         ("PostgreSQL", "postgresql://u@h"),
         #[cfg(feature = "postgresql")]
         ("PostgreSQL with `durable=yes`", "postgresql://u@h?durable=yes"),
+        #[cfg(feature = "mysql")]
+        ("MySQL and MariaDB", "mysql://h/d"),
         #[cfg(feature = "redis")]
         ("Redis and Valkey", "redis://h"),
         #[cfg(feature = "sqlite")]

@@ -20,12 +20,14 @@ pub mod guarantees;
 #[cfg(feature = "memcached")]
 pub mod memcached;
 pub mod memory;
+#[cfg(feature = "mysql")]
+pub mod mysql;
 mod ops;
 #[cfg(feature = "postgresql")]
 mod postgresql;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "memcached", feature = "postgresql", feature = "redis"))]
+#[cfg(any(feature = "memcached", feature = "mysql", feature = "postgresql", feature = "redis"))]
 mod remote;
 mod route;
 pub mod schemes;

@@ -6,6 +6,8 @@ use super::Store;
 #[cfg(feature = "memcached")]
 use super::memcached::Memcached;
 use super::memory::Memory;
+#[cfg(feature = "mysql")]
+use super::mysql::MySql;
 #[cfg(feature = "postgresql")]
 use super::postgresql::Postgresql;
 #[cfg(feature = "redis")]
@@ -24,6 +26,10 @@ const SCHEMES: &[(&str, &str, Open)] = &[
     #[cfg(feature = "memcached")]
     ("memcached", "memcached://host[:port][,host2…]", Memcached::open),
     ("memory", "memory://name", Memory::open),
+    #[cfg(feature = "mysql")]
+    ("mysql", "mysql://user:password@host[:port][,host2…]/database", MySql::open),
+    #[cfg(feature = "mysql")]
+    ("mariadb", "mariadb://user:password@host[:port][,host2…]/database", MySql::open),
     #[cfg(feature = "postgresql")]
     ("postgresql", "postgresql://[user[:password]@]host[:port][/database]", Postgresql::open),
     #[cfg(feature = "postgresql")]

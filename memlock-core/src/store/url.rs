@@ -90,7 +90,7 @@ impl Url {
 
     /// The location of a scheme with users: `//[[user]:password@]hosts[/path]`, each part decoded
     /// except the hosts.
-    #[cfg(feature = "redis")]
+    #[cfg(any(feature = "mysql", feature = "redis"))]
     pub(crate) fn account(&self) -> Result<Account<'_>> {
         let bad = |why: &str| {
             Error::config(format!(
@@ -218,7 +218,7 @@ impl Url {
 }
 
 /// The parts of a location with users. A part that is empty is `None`.
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "mysql", feature = "redis"))]
 pub(crate) struct Account<'a> {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<Secret>,
@@ -229,11 +229,11 @@ pub(crate) struct Account<'a> {
 }
 
 /// A text that is not shown in messages.
-#[cfg(any(feature = "postgresql", feature = "redis"))]
+#[cfg(any(feature = "mysql", feature = "postgresql", feature = "redis"))]
 #[derive(Clone)]
 pub(crate) struct Secret(pub(crate) String);
 
-#[cfg(any(feature = "postgresql", feature = "redis"))]
+#[cfg(any(feature = "mysql", feature = "postgresql", feature = "redis"))]
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("***")

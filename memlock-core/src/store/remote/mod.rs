@@ -42,6 +42,8 @@ pub use dial::fuzzed::dial_these;
 pub(super) use hosts::split;
 pub(super) use protocol::{Connection, Protocol, ServerTime};
 pub(super) use settings::{Address, Place, Settings};
+#[cfg(feature = "mysql")]
+pub(super) use socket::lost;
 pub(super) use socket::{Patience, Socket};
 #[cfg(feature = "admin")]
 pub(super) use stream::Stream;

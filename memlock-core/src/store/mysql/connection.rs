@@ -1,0 +1,312 @@
+//! One connection: a batch to requests of several statements, and their replies back.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::handshake::{self, Introduction, Life, ServerTime};
+use super::packets::{Answer, Refusal, Wire};
+use super::prepared::{Kind, Prepared};
+use super::schema::Engine;
+use super::settings::Settings;
+use super::sweep::{self, Sweeper};
+use super::{errors, statements};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
+use crate::store::remote::{self, Patience};
+use crate::store::{Epoch, Failure, Op, Reply};
+
+/// A request is ended when it is as long as this, so that its replies come in time.
+const LONG_REQUEST: usize = 1024 * 1024;
+/// The most statements of a request: each may wait for the disk, and all of them have to be done in
+/// time.
+const MOST_STATEMENTS: usize = 50;
+/// The longest pause before a statement is sent again.
+const LONGEST_PAUSE: Duration = Duration::from_millis(8);
+
+/// A connection that is logged in.
+#[derive(Debug)]
+pub(in crate::store) struct Connection {
+    wire: Wire,
+    introduction: Introduction,
+    settings: Arc<Settings>,
+    io_timeout: Duration,
+    /// The process that opened it.
+    process: u64,
+    /// Whether nothing is left of an earlier request.
+    is_idle: bool,
+    sweeper: Sweeper,
+    prepared: Prepared,
+}
+
+impl Connection {
+    /// Sets up the session of a connection that is logged in.
+    pub(super) fn introduce(
+        mut wire: Wire,
+        settings: &Arc<Settings>,
+        io_timeout: Duration,
+    ) -> Result<Connection> {
+        let introduction = handshake::introduce(&mut wire, settings, io_timeout)?;
+        let (settings, process) = (Arc::clone(settings), fork::generation());
+        let (is_idle, sweeper) = (true, Sweeper::new(wire.clock()));
+        Ok(Connection {
+            wire,
+            introduction,
+            settings,
+            io_timeout,
+            process,
+            is_idle,
+            sweeper,
+            prepared: Prepared::default(),
+        })
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.introduction.life.epoch()
+    }
+
+    /// Carries the operations out, in as many requests as it takes: usually one.
+    fn run_batch(
+        &mut self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        let mut batch = Batch { ops, replies: Vec::with_capacity(ops.len()), has_changed: false };
+        let mut meanwhile = Some(meanwhile);
+        let engine = self.settings.engine;
+        let mut deadline = None;
+        let mut tries = 0;
+        let (mut is_table_new, mut has_room) = (false, false);
+        while let Some(refusal) = self.attempt(&mut batch, &mut meanwhile)? {
+            let refused = batch.next();
+            if refusal.code == errors::NO_TABLE && !is_table_new {
+                match refused {
+                    Some(Op::Get { .. }) => batch.push(Reply::Missing),
+                    _ => {
+                        self.create_table().map_err(|error| batch.failure(error, false))?;
+                        is_table_new = true;
+                    }
+                }
+                continue;
+            }
+            if errors::is_forgotten(refusal.code) {
+                self.prepared.forget();
+                continue;
+            }
+            if refusal.code == errors::FULL && engine == Engine::Memory && !has_room {
+                sweep::make_room(&mut self.wire, engine, sweep::EXAMINED)
+                    .map_err(|error| batch.failure(error, false))?;
+                has_room = true;
+                continue;
+            }
+            let now = self.wire.clock().now();
+            let deadline = *deadline.get_or_insert(now + self.io_timeout);
+            if !errors::is_to_be_repeated(refusal.code) || now >= deadline {
+                let error = errors::of_refusal(&refusal, engine);
+                let was_sent = refused.is_some_and(|op| op.changes())
+                    && !errors::was_not_carried_out(refusal.code);
+                return Err(batch.failure(error, was_sent));
+            }
+            tries += 1;
+            self.pause(tries, deadline.since(now));
+        }
+        Ok(batch.replies)
+    }
+
+    /// Sends what is left of the batch, and reads the replies. Returns the refusal of the first
+    /// operation that the server refused, if there is one.
+    fn attempt(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        meanwhile: &mut Option<&dyn Fn()>,
+    ) -> std::result::Result<Option<Refusal>, Failure> {
+        let epoch = self.epoch();
+        while let Some(op) = batch.next() {
+            if !op.is_of(epoch) {
+                batch.push(Reply::VersionMismatch);
+                continue;
+            }
+            let is_alone = batch.ops.len() == 1;
+            let is_prepared =
+                is_alone && self.prepared.execute(op, self.settings.engine, &mut self.wire);
+            let (mut count, mut prepares) = (1, None);
+            if !is_prepared {
+                count = self.encode(batch)?;
+                prepares = Kind::of(op).filter(|&kind| is_alone && self.prepared.is_due(kind));
+            }
+            if let Some(kind) = prepares {
+                Prepared::request(kind, &mut self.wire);
+            }
+            let has_changed = batch.has_changed;
+            self.wire.send_output().map_err(|failure| Failure {
+                sent: failure.sent && batch.left().any(Op::changes) || has_changed,
+                ..failure
+            })?;
+            if let Some(meanwhile) = meanwhile.take() {
+                let process = fork::generation();
+                meanwhile();
+                // A child that `meanwhile` forked must not read its parent's replies.
+                if fork::generation() != process {
+                    return Err(Failure { error: fork::astray(), sent: false });
+                }
+            }
+            let mut patience = Patience::default();
+            for left in (0..count).rev() {
+                while let Some(op) = batch.next()
+                    && !op.is_of(epoch)
+                {
+                    batch.push(Reply::VersionMismatch);
+                }
+                let Some(op) = batch.next() else { break };
+                let lost = |error| Failure {
+                    error,
+                    sent: batch.has_changed || batch.left().take(left + 1).any(Op::changes),
+                };
+                let answer = self.wire.answer(left == 0, &mut patience).map_err(lost)?;
+                if let Some(kind) = prepares {
+                    self.prepared.read(kind, &mut self.wire, &mut patience).map_err(lost)?;
+                }
+                match answer {
+                    Answer::Refused(refusal) => return Ok(Some(refusal)),
+                    answer => {
+                        let reply = statements::decode(op, answer, epoch).map_err(lost)?;
+                        batch.push(reply);
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes the statements of the next operations into a request. Returns how many.
+    fn encode(&mut self, batch: &Batch<'_, '_>) -> std::result::Result<usize, Failure> {
+        let (epoch, longest) = (self.epoch(), self.introduction.longest);
+        let engine = self.settings.engine;
+        let output = self.wire.begin_query();
+        let (start, mut count) = (output.len(), 0);
+        for op in batch.left().filter(|op| op.is_of(epoch)) {
+            let end = output.len();
+            if end > start {
+                output.push(b';');
+            }
+            statements::encode(op, engine, output);
+            if output.len() >= longest.min(LONG_REQUEST) || count == MOST_STATEMENTS {
+                if count > 0 {
+                    output.truncate(end);
+                    break;
+                }
+                if output.len() >= longest {
+                    return Err(batch.failure(errors::too_large(), false));
+                }
+            }
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    fn create_table(&mut self) -> Result<()> {
+        let created = handshake::create_table(&mut self.wire, &self.settings);
+        // A table is no lock.
+        created.map_err(|error| Failure { error, sent: false }.of_read())
+    }
+
+    fn pause(&self, tries: u32, left: Duration) {
+        let clock = self.wire.clock();
+        let mut random = [0];
+        // Without chance the pause is as long as it can be.
+        let share = clock.random(&mut random).map_or(256, |()| u32::from(random[0]));
+        let longest = Duration::from_micros(250).saturating_mul(1 << tries.min(5));
+        clock.sleep((longest.min(LONGEST_PAUSE) * share / 256).min(left));
+    }
+}
+
+/// A batch that is being carried out.
+struct Batch<'a, 'b> {
+    ops: &'a [Op<'b>],
+    replies: Vec<Reply>,
+    /// Whether one of its operations may have changed something.
+    has_changed: bool,
+}
+
+impl<'a, 'b> Batch<'a, 'b> {
+    fn next(&self) -> Option<&'a Op<'b>> {
+        self.ops.get(self.replies.len())
+    }
+
+    fn left(&self) -> impl Iterator<Item = &'a Op<'b>> + use<'a, 'b> {
+        self.ops.iter().skip(self.replies.len())
+    }
+
+    fn push(&mut self, reply: Reply) {
+        self.has_changed |=
+            matches!(reply, Reply::Stored(_) | Reply::Written | Reply::Deleted | Reply::Number(_));
+        self.replies.push(reply);
+    }
+
+    fn failure(&self, error: Error, sent: bool) -> Failure {
+        let sent = sent || self.has_changed;
+        let error = match error.kind() {
+            ErrorKind::Unreachable if sent => Error::new(ErrorKind::Unknown, error.to_string()),
+            _ => error,
+        };
+        Failure { error, sent }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // To a child that was forked, the connection is its parent's.
+        if self.is_idle && self.process == fork::generation() {
+            self.wire.quit();
+        }
+    }
+}
+
+impl remote::Connection for Connection {
+    type Life = Life;
+    type Time = ServerTime;
+
+    fn run(
+        &mut self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.is_idle = false;
+        let ran = self.run_batch(ops, meanwhile);
+        self.is_idle = ran.is_ok();
+        if let Ok(replies) = &ran
+            && self.sweeper.note(ops, replies)
+        {
+            // A failure concerns this connection alone, and nothing that was answered.
+            self.is_idle = self.sweeper.sweep(&mut self.wire, self.settings.engine).is_ok();
+        }
+        ran
+    }
+
+    fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
+        self.wire.socket.ends()
+    }
+
+    fn last_used(&self) -> Moment {
+        self.wire.socket.last_used()
+    }
+
+    fn was_closed(&mut self) -> bool {
+        let was_closed = self.wire.socket.was_closed();
+        self.is_idle &= !was_closed;
+        was_closed
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.is_idle && self.wire.socket.unread().is_empty()
+    }
+
+    fn life(&self) -> Life {
+        self.introduction.life
+    }
+
+    fn time(&self) -> ServerTime {
+        self.introduction.time
+    }
+}

@@ -1,0 +1,156 @@
+//! The session, and what a server tells about itself when a connection is opened.
+
+use std::time::Duration;
+
+use super::errors;
+use super::packets::{Answer, Row, Wire, out_of_step};
+use super::schema::{Engine, TABLE};
+use super::settings::Settings;
+use super::statements::{NOW, parse};
+use crate::clock::Moment;
+use crate::error::{Error, Result};
+use crate::lease::DRIFT;
+use crate::store::Epoch;
+use crate::store::remote::{self, Patience};
+
+/// One life of a server: its number, and when it was started, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) struct Life(u64);
+
+impl Life {
+    pub(super) fn epoch(self) -> Epoch {
+        Epoch::new(self.0, 0)
+    }
+}
+
+/// One reading of a server's clock.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct ServerTime {
+    /// The time that the clock showed, since 1970 by UTC.
+    shown: Duration,
+    /// When the request for it was sent, on this host's clock.
+    sent: Moment,
+}
+
+impl remote::ServerTime for ServerTime {
+    fn at(self, now: Moment) -> Duration {
+        let passed = now.since(self.sent);
+        self.shown + passed + passed / DRIFT as u32
+    }
+}
+
+/// The result of the handshake.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Introduction {
+    pub(super) life: Life,
+    pub(super) time: ServerTime,
+    /// The longest request that the server accepts, in bytes.
+    pub(super) longest: usize,
+}
+
+/// Sets up the session, and examines the server.
+///
+/// `MariaDB` reads the comments, and ends a statement that takes too long; on a MySQL a statement waits
+/// for a locked row in whole seconds.
+pub(super) fn introduce(
+    wire: &mut Wire,
+    settings: &Settings,
+    io_timeout: Duration,
+) -> Result<Introduction> {
+    let sent = wire.clock().now();
+    let seconds = io_timeout.as_secs().max(1);
+    let limit = io_timeout.mul_f64(0.75).as_secs_f64();
+    let mut rows = ask(
+        wire,
+        settings,
+        &[
+            "SET NAMES binary",
+            "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
+            &format!(
+                "SET SESSION autocommit=1, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
+                 time_zone='+00:00', sql_safe_updates=0, sql_auto_is_null=0, \
+                 innodb_lock_wait_timeout={seconds}, lock_wait_timeout={seconds}\
+                 /*M!100100 , max_statement_time={limit:.6} */"
+            ),
+            &format!("SELECT UUID_SHORT()>>24, {NOW}, @@max_allowed_packet"),
+            "SHOW VARIABLES WHERE Variable_name IN ('log_bin','binlog_format','wsrep_on')",
+            ENGINE,
+        ],
+    )?;
+    let engine = rows.pop().ok_or_else(out_of_step)?;
+    check_engine(engine, settings.engine)?;
+    let variables = rows.pop().ok_or_else(out_of_step)?;
+    let is = |name: &str, value: &str| {
+        variables.iter().any(|row| match row.as_slice() {
+            [Some(found), Some(is)] => {
+                found == name.as_bytes() && is.eq_ignore_ascii_case(value.as_bytes())
+            }
+            _ => false,
+        })
+    };
+    if is("log_bin", "ON") && is("binlog_format", "STATEMENT") {
+        // The server refuses to log statements of the other level so. The locks of gaps that this
+        // one takes end with each statement.
+        ask(wire, settings, &["SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ"])?;
+    }
+    if is("wsrep_on", "ON") {
+        // A read on one node of a Galera cluster sees what was committed on the others before.
+        ask(wire, settings, &["SET SESSION wsrep_sync_wait=1"])?;
+    }
+    let row = rows.pop().and_then(|rows| rows.into_iter().next()).ok_or_else(out_of_step)?;
+    let [life, now, longest] = <[Option<Vec<u8>>; 3]>::try_from(row).map_err(|_| out_of_step())?;
+    let number = |field| parse(field).ok_or_else(out_of_step);
+    Ok(Introduction {
+        life: Life(number(life)?),
+        time: ServerTime { shown: Duration::from_micros(number(now)?), sent },
+        longest: usize::try_from(number(longest)?).map_err(|_| out_of_step())?,
+    })
+}
+
+/// Requests the engine of the table, if it is there.
+pub(super) const ENGINE: &str = "SELECT ENGINE FROM information_schema.TABLES \
+    WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items'";
+
+/// Creates the table.
+pub(super) fn create_table(wire: &mut Wire, settings: &Settings) -> Result<()> {
+    // Another client may have created it at the same time, with another engine.
+    let mut rows = ask(wire, settings, &[&settings.engine.definition(), ENGINE])?;
+    check_engine(rows.pop().unwrap_or_default(), settings.engine)
+}
+
+fn check_engine(rows: Vec<Row>, engine: Engine) -> Result<()> {
+    let Some(Some(found)) = rows.into_iter().next().and_then(|row| row.into_iter().next()) else {
+        return Ok(());
+    };
+    let found = String::from_utf8_lossy(&found);
+    if found.eq_ignore_ascii_case(engine.name()) {
+        return Ok(());
+    }
+    let how = match Engine::from_name(&found) {
+        Some(Engine::Memory) => "add engine=MEMORY to the URL",
+        Some(Engine::InnoDb) => "leave engine=MEMORY out of the URL",
+        None => "drop it",
+    };
+    Err(Error::config(format!(
+        "The table {TABLE} has the engine {found:?}: {how}, or name another database."
+    )))
+}
+
+/// Sends statements in one packet. Returns the rows of each that returns some.
+pub(super) fn ask(
+    wire: &mut Wire,
+    settings: &Settings,
+    statements: &[&str],
+) -> Result<Vec<Vec<Row>>> {
+    wire.query(&statements.join(";")).map_err(|failure| failure.error)?;
+    let mut patience = Patience::default();
+    let mut all = Vec::new();
+    for left in (0..statements.len()).rev() {
+        match wire.answer(left == 0, &mut patience)? {
+            Answer::Done { .. } => {}
+            Answer::Rows(rows) => all.push(rows),
+            Answer::Refused(refusal) => return Err(errors::of_refusal(&refusal, settings.engine)),
+        }
+    }
+    Ok(all)
+}

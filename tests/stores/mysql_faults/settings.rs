@@ -1,0 +1,141 @@
+//! Servers with unusual settings.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::name::Keyspace;
+use memlock_core::store::{Expiry, Op, Reply, Returns, Route, schemes};
+use memlock_core::{Client, ErrorKind, Extension, Insertion, Release};
+use memlock_tests::launch::poll_until;
+use memlock_tests::mysql::MariaDb;
+use memlock_tests::process::Server;
+
+use crate::{LEASE, PATIENCE, client, try_lock};
+
+/// A server whose settings are all different from the defaults.
+#[test]
+fn settings_of_the_server_do_not_matter() {
+    let server = MariaDb::start(&[
+        "--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH,PIPES_AS_CONCAT,\
+         SIMULTANEOUS_ASSIGNMENT,NO_UNSIGNED_SUBTRACTION,IGNORE_SPACE",
+        "--default-time-zone=+05:30",
+        "--init-connect=SET time_zone='-11:00', innodb_lock_wait_timeout=50",
+        "--transaction-isolation=SERIALIZABLE",
+        "--autocommit=0",
+        "--character-set-server=utf16",
+        "--collation-server=utf16_general_ci",
+        "--skip-character-set-client-handshake",
+        "--lower-case-table-names=1",
+        "--log-bin=binlog",
+        "--binlog-format=STATEMENT",
+        "--innodb-rollback-on-timeout",
+        "--default-storage-engine=MyISAM",
+        "--innodb-snapshot-isolation=ON",
+        "--innodb-flush-log-at-trx-commit=0",
+        "--max-allowed-packet=1M",
+    ]);
+    let (one, two) = (client(&server, ""), client(&server, ""));
+    let mut last = 0;
+    for _ in 0..5 {
+        let mut lock = try_lock(&one, "m").unwrap();
+        assert!(lock.fence() > last);
+        last = lock.fence();
+        assert!(try_lock(&two, "m").is_none());
+        assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
+        assert!(lock.check().unwrap());
+        assert!(try_lock(&two, "m").is_none(), "the time zone does not matter");
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+    let short = one.mutex("short", Duration::from_secs(1)).unwrap().try_lock().unwrap().unwrap();
+    let began = Instant::now();
+    assert!(two.mutex("short", LEASE).unwrap().lock_for(PATIENCE).unwrap().is_some());
+    let waited = began.elapsed();
+    assert!(waited < Duration::from_secs(8), "{waited:?}");
+    drop(short);
+    let mut list = one.distinct_list("l").unwrap();
+    let _ = list.set_up(LEASE).unwrap();
+    assert!(matches!(list.insert("key").unwrap(), Some(Insertion::First(_))));
+    assert!(matches!(list.insert("key").unwrap(), Some(Insertion::Duplicate(_))));
+    let error = list.insert("x".repeat(600_000)).map(drop).unwrap_err();
+    assert!(error.to_string().contains("64 KiB") || error.to_string().contains("bytes"), "{error}");
+}
+
+#[test]
+fn a_small_packet_is_told() {
+    let server =
+        MariaDb::start(&["--max-allowed-packet=16K", "--innodb-flush-log-at-trx-commit=0"]);
+    let client = client(&server, "");
+    let mut list = client.distinct_list("l").unwrap();
+    let _ = list.set_up(LEASE).unwrap();
+    let error = list.insert("x".repeat(60_000)).map(drop).unwrap_err();
+    assert!(error.to_string().contains("max_allowed_packet"), "{error}");
+    assert!(matches!(list.insert("short").unwrap(), Some(Insertion::First(_))));
+    assert!(try_lock(&client, "m").is_some());
+}
+
+/// From the third one of a kind on a connection, a statement is prepared.
+#[test]
+fn prepared_statements_are_answered_as_others() {
+    let server = MariaDb::start_fast();
+    for prepares in [true, false] {
+        server.sql(&format!("SET GLOBAL max_prepared_stmt_count = {}", u32::from(prepares) * 100));
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let store = schemes::connect(&server.url(), &clock).unwrap();
+        let keys = Keyspace::default();
+        for number in 0..6 {
+            let key = &keys.lock(format!("{prepares} {number}").as_bytes());
+            let run = |op: Op<'_>| store.run(Route::of(key), &[op]).unwrap().remove(0);
+            let (expiry, returns) = (Expiry::After(LEASE), Returns::Fence);
+            let value = &b"'\"\\\0\xff?;"[..];
+            let Reply::Stored(first) = run(Op::Add { key, value, expiry, returns }) else {
+                panic!("it was free");
+            };
+            assert_eq!(run(Op::Add { key, value, expiry, returns }), Reply::Exists);
+            let set = |version| Op::CompareAndSet { key, version, value, expiry, returns };
+            let delete = |version| Op::Delete { key, version };
+            let Reply::Stored(second) = run(set(first.version)) else { panic!("it was there") };
+            assert!(second.fence > first.fence);
+            assert_eq!(run(set(first.version)), Reply::VersionMismatch);
+            assert_eq!(run(delete(first.version)), Reply::VersionMismatch);
+            let Reply::Value(item) = run(Op::get(key)) else { panic!("it is there") };
+            assert_eq!((item.value.as_slice(), item.version), (value, second.version));
+            assert_eq!(run(delete(second.version)), Reply::Deleted);
+            assert_eq!(run(delete(second.version)), Reply::Missing);
+            assert_eq!(run(set(second.version)), Reply::Missing);
+            let expected = format!("Prepared_stmt_count\t{}\n", u32::from(prepares) * 3);
+            // The sessions of the store before may end later.
+            let is_as_expected = poll_until(PATIENCE, || {
+                let count = server.sql("SHOW GLOBAL STATUS LIKE 'Prepared_stmt_count'");
+                (count == expected).then_some(())
+            });
+            assert!(is_as_expected.is_some(), "{expected}");
+            if number == 4 {
+                server.sql("DROP TABLE locks.memlock_items");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_full_table_in_memory_grants_nothing_and_loses_nothing() {
+    let server = MariaDb::start(&["--max-heap-table-size=256K"]).with_parameters("?engine=MEMORY");
+    let client = Client::connect(&server.url()).unwrap();
+    let mut held = Vec::new();
+    let error = loop {
+        match client.mutex(format!("{}", held.len()), LEASE).unwrap().try_lock() {
+            Ok(lock) => held.push(lock.unwrap()),
+            Err(error) => break error,
+        }
+        assert!(held.len() < 1000, "it is never full");
+    };
+    assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+    assert!(error.to_string().contains("max_heap_table_size"), "{error}");
+    assert!(held.len() > 20, "{}", held.len());
+    assert!(held.iter().all(|lock| lock.check().unwrap()));
+    assert_eq!(held.remove(0).unlock().unwrap(), Release::Released);
+    thread::sleep(Duration::from_millis(1100));
+    assert!(try_lock(&client, "another").is_some(), "what is over makes room");
+    assert!(held.iter().all(|lock| lock.check().unwrap()));
+}

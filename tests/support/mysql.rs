@@ -1,0 +1,186 @@
+//! Real MariaDB servers.
+
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::launch::nobody;
+use crate::process::{Program, Server, ServerProcess};
+
+/// The database of the tests.
+pub const DATABASE: &str = "locks";
+/// A user with all rights on it.
+pub const USER: &str = "memlock";
+/// The user's password.
+pub const PASSWORD: &str = "pass-word";
+
+/// A MariaDB server on a port of 127.0.0.1 and a Unix socket, as a user without rights.
+#[derive(Debug)]
+pub struct MariaDb {
+    process: ServerProcess,
+    directory: PathBuf,
+    /// The parameters of its URLs.
+    parameters: &'static str,
+}
+
+impl MariaDb {
+    /// With its defaults, and these options.
+    ///
+    /// # Panics
+    /// When it does not come up.
+    #[must_use]
+    pub fn start(args: &[&str]) -> MariaDb {
+        let name = format!("memlock-mysql-{}-{:p}", std::process::id(), &raw const args);
+        let directory = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).expect("a directory for the server");
+        let (user, group) = nobody();
+        // Fails for a user who cannot be another one, and need not be.
+        let _ = std::os::unix::fs::chown(&directory, Some(user), Some(group));
+        let args = args.iter().map(ToString::to_string).collect();
+        let cleaner = clean_up_after(&directory);
+        let settings = Settings { directory: directory.clone(), args, cleaner };
+        settings.install();
+        let process = ServerProcess::start(settings);
+        let server = MariaDb { process, directory, parameters: "" };
+        server.sql(&format!(
+            "CREATE DATABASE {DATABASE}; CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}';
+             GRANT ALL ON {DATABASE}.* TO {USER}@'%'"
+        ));
+        server
+    }
+
+    /// As [`MariaDb::start`], but does not wait for the disk: for tests that do not kill it.
+    #[must_use]
+    pub fn start_fast() -> MariaDb {
+        MariaDb::start(&["--innodb-flush-log-at-trx-commit=0"])
+    }
+
+    /// With a question mark and parameters behind its URLs.
+    #[must_use]
+    pub fn with_parameters(self, parameters: &'static str) -> MariaDb {
+        MariaDb { parameters, ..self }
+    }
+
+    /// The path of its Unix socket.
+    #[must_use]
+    pub fn socket(&self) -> PathBuf {
+        socket_in(&self.directory)
+    }
+
+    /// The URL of its Unix socket.
+    #[must_use]
+    pub fn url_of_socket(&self) -> String {
+        format!("mysql://{USER}:{PASSWORD}@/{DATABASE}?socket={}", self.socket().display())
+    }
+
+    /// Runs statements as the administrator. Returns their output.
+    ///
+    /// # Panics
+    /// When one fails.
+    pub fn sql(&self, statements: &str) -> String {
+        let mut command = self.session();
+        let output = command.args(["--execute", statements]).output().expect("the mariadb program");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{statements}: {said}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// The `mariadb` program as the administrator, which runs what is written to it.
+    #[must_use]
+    pub fn session(&self) -> Command {
+        client(&self.directory)
+    }
+}
+
+impl Server for MariaDb {
+    fn process(&self) -> &ServerProcess {
+        &self.process
+    }
+
+    fn url_at(&self, address: &str) -> String {
+        format!("mysql://{USER}:{PASSWORD}@{address}/{DATABASE}{}", self.parameters)
+    }
+}
+
+#[derive(Debug)]
+struct Settings {
+    directory: PathBuf,
+    args: Vec<String>,
+    cleaner: Child,
+}
+
+impl Settings {
+    /// Writes the system tables.
+    fn install(&self) {
+        let mut command = self.program("mariadb-install-db");
+        command.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
+        command.arg("--skip-name-resolve");
+        let output = command.output().unwrap_or_else(|why| panic!("mariadb-install-db: {why}"));
+        assert!(output.status.success(), "{output:?}");
+    }
+
+    fn program(&self, name: &str) -> Command {
+        let mut command = Command::new(name);
+        // Servers are not in the PATH of ordinary users.
+        let path = std::env::var("PATH").unwrap_or_default();
+        command.env("PATH", format!("{path}:/usr/sbin:/sbin")).current_dir(&self.directory);
+        // A server that starts removes the temporary tables of others.
+        command.env("TMPDIR", &self.directory);
+        command.arg("--no-defaults");
+        command.arg(format!("--datadir={}", self.directory.join("data").display()));
+        command.arg("--innodb-log-file-size=8M");
+        // SAFETY: getuid has no preconditions.
+        if unsafe { libc::getuid() } == 0 {
+            let (user, group) = nobody();
+            command.uid(user).gid(group);
+        }
+        command
+    }
+}
+
+impl Program for Settings {
+    fn command(&self, port: u16) -> Command {
+        let mut command = self.program("mariadbd");
+        command.arg(format!("--port={port}")).arg("--bind-address=127.0.0.1");
+        command.arg(format!("--socket={}", socket_in(&self.directory).display()));
+        command.arg(format!("--pid-file={}", self.directory.join("pid").display()));
+        command.arg("--skip-name-resolve").args(&self.args);
+        command
+    }
+
+    fn answers(&self, _port: u16, _pid: u32) -> bool {
+        let mut ask = client(&self.directory);
+        ask.args(["--execute", "SELECT 1"]).stderr(Stdio::null());
+        ask.output().is_ok_and(|output| output.status.success())
+    }
+}
+
+impl Drop for Settings {
+    fn drop(&mut self) {
+        drop(self.cleaner.stdin.take());
+        let _ = self.cleaner.wait();
+    }
+}
+
+fn socket_in(directory: &Path) -> PathBuf {
+    directory.join("socket")
+}
+
+fn client(directory: &Path) -> Command {
+    let mut command = Command::new("mariadb");
+    command.args(["--no-defaults", "--batch", "--skip-column-names", "--unbuffered"]);
+    command.arg("--user=root").arg(format!("--socket={}", socket_in(directory).display()));
+    command
+}
+
+/// A process that removes the directory when this process ends, or closes its input: a server that
+/// all tests share is not dropped.
+fn clean_up_after(directory: &Path) -> Child {
+    let mut command = Command::new("sh");
+    // The server is killed at about the same time, and may create files until then.
+    command.args(["-c", "read _; until rm -rf \"$0\"; do sleep 0.1; done"]).arg(directory);
+    command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null()).process_group(0);
+    command.spawn().unwrap_or_else(|why| panic!("sh: {why}"))
+}
