@@ -131,9 +131,9 @@ def check_fence(
     too.
 
     `connection` is a connection or cursor of a DB-API module; a Session or Connection of
-    SQLAlchemy; or a connection of Django, such as django.db.connection. SQLite 3.24 or later, PostgreSQL,
-    MariaDB and MySQL are supported. `dialect` and `paramstyle` are needed only for a connection
-    whose module is not known: its dialect as for fence_table_ddl(), and its paramstyle.
+    SQLAlchemy; or a connection of Django, such as django.db.connection. SQLite 3.24 or later,
+    PostgreSQL, MariaDB and MySQL are supported. `dialect` and `paramstyle` are needed only for a
+    connection whose module is not known: its dialect as for fence_table_ddl(), and its paramstyle.
 
     The table is created by the statement of fence_table_ddl(); or by create=True, if it is missing,
     except on MariaDB and MySQL, where that would commit the transaction.
@@ -253,7 +253,9 @@ def _database(handle: Any, dialect: str | None, paramstyle: str | None) -> _Data
     if paramstyle not in _PLACEHOLDERS:
         raise Invalid(f"{paramstyle!r} is not a paramstyle of the DB-API.")
     connection = getattr(handle, "connection", None) if hasattr(handle, "fetchone") else handle
-    if connection is not None and is_autocommit(connection) and not has_transaction(connection):
+    # Not all modules tell whether a transaction is open.
+    is_open = connection is None or has_transaction(connection)
+    if is_open is False and is_autocommit(connection):
         raise _without_transaction()
     return _Database(handle, _known_dialect(dialect), paramstyle)
 

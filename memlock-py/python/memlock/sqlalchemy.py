@@ -49,9 +49,10 @@ def release_on_commit(lock: Releasable, session_or_connection: _Target) -> None:
 
     `lock` is a held Mutex, Semaphore or Permit; or another object with release(). The transaction
     is that of a Session or a Connection, also an asynchronous or a scoped one. If none has begun,
-    it begins here, as it would by a statement (autobegin). The lock is released after the COMMIT, and
-    also after a ROLLBACK, or when the session or connection is closed or deallocated. A savepoint
-    (begin_nested) releases nothing. If the COMMIT fails, the ROLLBACK that must follow releases.
+    it begins here, as it would by a statement (autobegin). The lock is released after the COMMIT,
+    and also after a ROLLBACK, or when the session or connection is closed or deallocated. A
+    savepoint (begin_nested) releases nothing. If the COMMIT fails, the ROLLBACK that must follow
+    releases.
 
     Until then the lock stays held: neither the end of its `with` statement nor release() releases
     it, and renew=True goes on. Other objects than memlock's must not be released before.
