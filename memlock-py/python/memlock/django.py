@@ -13,7 +13,6 @@ Requires Django 4.2 or later: `pip install memlock[django]`.
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -85,21 +84,16 @@ def _wrap(
     *,
     even_if_it_fails: bool = False,
 ) -> None:
-    # Weak: connections are closed when their last reference goes, and not by the garbage collector.
-    weak = weakref.ref(connection)
-    wrapped_before = vars(connection).get(name)
-    method = wrapped_before or getattr(type(connection), name)
+    method = getattr(connection, name)
 
     @functools.wraps(method)
     def wrapper(*arguments: Any, **keywords: Any) -> Any:
-        connection = weak()
-        is_done = False
+        is_over = even_if_it_fails
         try:
-            this = () if wrapped_before else (connection,)
-            result = method(*this, *arguments, **keywords)
-            is_done = ends(*arguments, **keywords)
+            result = method(*arguments, **keywords)
+            is_over = is_over or ends(*arguments, **keywords)
         finally:
-            if is_done or even_if_it_fails:
+            if is_over:
                 release_all(getattr(connection, _RELEASES))
         return result
 
