@@ -264,10 +264,7 @@ def test_the_loss_of_a_lock_raises_nothing(
 
 def test_a_test_case(mutex: memlock.Mutex) -> None:
     class Case(django.test.TestCase):
-        databases = ("default",)
-
-        @classmethod
-        def _add_databases_failures(cls) -> None: ...
+        databases = ("default", "sqlite", "postgres")
 
         def test(self) -> None:
             with self.captureOnCommitCallbacks(execute=True), transaction.atomic():
