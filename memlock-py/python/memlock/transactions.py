@@ -48,7 +48,7 @@ def transaction(lock: _Lock[_Entered_co], connection: Any) -> Iterator[_Entered_
                 _execute(connection, "BEGIN")
             try:
                 yield entered
-                _refuse_failed_transaction(connection)
+                _refuse_failed_transaction(connection, is_explicit)
                 _end(connection, "COMMIT", is_explicit)
             except BaseException:
                 # The first exception counts. A connection that cannot roll back is lost, and the
@@ -84,7 +84,7 @@ def has_transaction(connection: Any) -> bool | None:
     # psycopg and psycopg2. 0: idle; 4: unknown, because the connection is lost.
     status = getattr(getattr(connection, "info", None), "transaction_status", None)
     if status is not None:
-        return status not in (0, 4)
+        return None if status == 4 else status != 0
     # PyMySQL. Bit 0: in a transaction.
     status = getattr(connection, "server_status", None)
     return bool(status & 1) if isinstance(status, int) else None
@@ -98,12 +98,18 @@ def refuse_open_transaction(connection: Any) -> None:
         )
 
 
-def _refuse_failed_transaction(connection: Any) -> None:
+def _refuse_failed_transaction(connection: Any, is_explicit: bool) -> None:
     # psycopg and psycopg2, 3: PostgreSQL answers COMMIT with a silent ROLLBACK.
     if getattr(getattr(connection, "info", None), "transaction_status", None) == 3:
         raise Invalid(
             "The transaction cannot be committed, because a statement in it has failed: let the "
             "exception of that statement leave the `with` statement."
+        )
+    # Otherwise a body without statements has none, either.
+    if is_explicit and has_transaction(connection) is False:
+        raise Invalid(
+            "The transaction has ended before the end of the `with` statement: by a COMMIT or "
+            "ROLLBACK in it, or by an error after which the database rolled back."
         )
 
 
