@@ -12,6 +12,7 @@ from typing import Any
 
 import memlock
 import psycopg
+import psycopg2
 import pymysql
 import pytest
 import sqlalchemy
@@ -264,6 +265,31 @@ def test_rows_may_be_dictionaries(mariadb: MariaDb, postgres: Postgres, resource
         with pytest.raises(memlock.Fenced, match="fence 2"):
             memlock.check_fence(connection, resource, 1)
         connection.close()
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_psycopg2(
+    postgres: Postgres, client: memlock.Client, resource: str, autocommit: bool
+) -> None:
+    connection = psycopg2.connect(postgres.dsn)
+    connection.autocommit = autocommit
+    cursor = connection.cursor()
+    cursor.execute(memlock.fence_table_ddl("postgresql"))
+    connection.commit()
+    mutex = client.mutex(resource)
+    with memlock.transaction(mutex, connection):
+        memlock.check_fence(connection, resource, 5)
+    with pytest.raises(memlock.Fenced), memlock.transaction(mutex, connection):
+        memlock.check_fence(cursor, resource, 4)
+    with pytest.raises(KeyError), memlock.transaction(mutex, connection):
+        memlock.check_fence(connection, resource, 9)
+        raise KeyError
+    with pytest.raises(memlock.Fenced, match="fence 5"), memlock.transaction(mutex, connection):
+        memlock.check_fence(connection, resource, 4)
+    if autocommit:
+        with pytest.raises(memlock.Invalid, match="autocommit"):
+            memlock.check_fence(connection, resource, 9)
+    connection.close()
 
 
 def test_found_rows_are_no_changed_rows(mariadb: MariaDb, resource: str) -> None:

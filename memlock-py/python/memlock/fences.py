@@ -229,7 +229,7 @@ def _number(row: Any) -> int:
 
 
 def _database(handle: Any, dialect: str | None, paramstyle: str | None) -> _Database:
-    modules = [vars(kind).get("__module__") or "" for kind in type(handle).__mro__]
+    modules = [kind.__module__ for kind in type(handle).__mro__]
     roots = [str(module).split(".")[0] for module in modules]
     if "sqlalchemy" in roots and dialect is None:
         # A Session, also a scoped one, has connection().
