@@ -9,9 +9,9 @@ possibly immediately before its write, when another worker has had the invoice f
 expires cannot prevent this; the table can. Each grant has a fence, a number greater than those of
 all earlier grants, and the table refuses all but the newest fence that was presented. Therefore
 
-1. the fence is presented when the invoice is read, in the same transaction: from then on no earlier
-   holder can pay, even before this worker has paid;
-2. the fence is checked in the transaction that pays (schema.sql);
+1. memlock.check_fence() presents the fence when the invoice is read, in the same transaction: from
+   then on no earlier holder can pay, even before this worker has paid;
+2. it checks the fence again in the transaction that pays;
 3. `lost` is checked before, which saves a useless attempt, and proves nothing.
 
 Before it pays, a worker writes `approve <invoice> <cents>` and reads a line, `yes` or another: this
@@ -45,8 +45,9 @@ class RefusedError(Exception):
 class Ledger:
     """The invoices and payments."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, checks_fences: bool) -> None:
         """Open the database that schema.sql has created."""
+        self._checks_fences = checks_fences
         # Transactions are explicit, and the file must exist.
         uri = f"{Path(path).absolute().as_uri()}?mode=rw"
         self._db = sqlite3.connect(uri, BUSY, isolation_level=None, uri=True)
@@ -64,7 +65,7 @@ class Ledger:
     def claim(self, number: int, fence: int) -> int | None:
         """Present the fence, and read the amount: None if the invoice is paid."""
         with self._transaction():
-            self._db.execute("UPDATE invoice SET fence = ? WHERE number = ?", (fence, number))
+            self._check(number, fence)
             row = self._db.execute(
                 "SELECT cents FROM invoice WHERE number = ?1"
                 " AND NOT EXISTS (SELECT 1 FROM payment WHERE invoice = ?1)",
@@ -75,10 +76,15 @@ class Ledger:
     def pay(self, number: int, cents: int, fence: int, worker: str) -> None:
         """Pay the invoice atomically."""
         with self._transaction():
+            self._check(number, fence)
             self._db.execute(
                 "INSERT INTO payment (invoice, cents, fence, worker) VALUES (?, ?, ?, ?)",
                 (number, cents, fence, worker),
             )
+
+    def _check(self, number: int, fence: int) -> None:
+        if self._checks_fences:
+            memlock.check_fence(self._db, f"invoice:{number}", fence)
 
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[None]:
@@ -90,7 +96,7 @@ class Ledger:
         except BaseException as error:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
-            if isinstance(error, sqlite3.IntegrityError):
+            if isinstance(error, (memlock.Fenced, sqlite3.IntegrityError)):
                 raise RefusedError(str(error)) from None
             raise
 
@@ -172,9 +178,11 @@ def main() -> None:
     parser.add_argument("url")
     parser.add_argument("database")
     parser.add_argument("--lease", type=float, default=30, help="seconds (30)")
+    parser.add_argument("--no-fences", action="store_true", help="do without the fence check")
     options = parser.parse_args()
     client = memlock.connect(options.url)
-    Worker(client, Ledger(options.database), options.lease).work()
+    ledger = Ledger(options.database, checks_fences=not options.no_fences)
+    Worker(client, ledger, options.lease).work()
 
 
 if __name__ == "__main__":

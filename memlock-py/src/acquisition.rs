@@ -19,6 +19,7 @@ use memlock_core::{
     Error, ErrorKind, Extension, Guard, Loss, Release, Renewal, Result, Token, fork,
 };
 
+use crate::deferral::{Deferral, Scope};
 use crate::leftover::Holds;
 use crate::log;
 use crate::renew::Renew;
@@ -30,6 +31,8 @@ pub(crate) struct Acquisition {
     pub(crate) fence: Option<u64>,
     /// The thread that acquired it.
     pub(crate) thread: ThreadId,
+    pub(crate) scope: Scope,
+    pub(crate) deferral: Deferral,
     process: u64,
     /// The end of the guaranteed time, in nanoseconds of the boot clock: readable during an
     /// extension.
@@ -42,7 +45,11 @@ pub(crate) struct Acquisition {
 
 impl Acquisition {
     /// To be called in the thread that acquired it.
-    pub(crate) fn new(guard: Box<dyn Guard>, renew: Option<&Renew>) -> Result<Acquisition> {
+    pub(crate) fn new(
+        guard: Box<dyn Guard>,
+        renew: Option<&Renew>,
+        scope: Scope,
+    ) -> Result<Acquisition> {
         let (token, fence) = (guard.token(), guard.fence());
         let deadline = AtomicU64::new(nanoseconds(guard.deadline()));
         let (guard, renewal) = match renew {
@@ -51,7 +58,8 @@ impl Acquisition {
         };
         let (thread, process) = (thread::current().id(), fork::generation());
         let guard = Mutex::new(guard);
-        Ok(Acquisition { token, fence, thread, process, deadline, guard, renewal })
+        let deferral = Deferral::default();
+        Ok(Acquisition { token, fence, thread, scope, deferral, process, deadline, guard, renewal })
     }
 
     /// Whether it was acquired by this process, as opposed to a parent.
@@ -156,6 +164,20 @@ impl Acquisition {
     /// use this object.
     fn locked<T>(&self, body: impl FnOnce(&mut Option<Box<dyn Guard>>) -> T) -> T {
         log::deferred(|| body(&mut self.guard.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+
+    /// Whether a transaction has released it, and the end of its `with` statement is still to come.
+    pub(crate) fn is_due_by_with(&self) -> bool {
+        self.scope == Scope::With && !self.deferral.is_left()
+    }
+
+    /// Whether there is something to release. No I/O.
+    pub(crate) fn is_unreleased(&self) -> bool {
+        self.is_of_this_process()
+            && match &self.renewal {
+                Some(renewal) => renewal.is_held() || renewal.lost().is_some(),
+                None => self.guard.try_lock().is_ok_and(|guard| guard.is_some()),
+            }
     }
 
     /// Whether there may be something to release.

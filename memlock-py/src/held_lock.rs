@@ -9,10 +9,11 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 
-use memlock_core::{Answer, fork};
+use memlock_core::{Answer, Loss, fork};
 use pyo3::prelude::*;
 
 use crate::acquisition::Acquisition;
+use crate::deferral::{Defers, REMEMBERED};
 use crate::leftover::{self, Holds};
 
 /// The acquisition of a mutex object.
@@ -26,6 +27,16 @@ struct State {
     /// The threads whose acquisition was displaced by another thread's, and that have not got that
     /// answer yet.
     lost: Vec<ThreadId>,
+    /// What the ends of transactions have released, the oldest first: what release() and the end of
+    /// a `with` statement are still to come for, or what was lost.
+    over: Vec<Arc<Acquisition>>,
+}
+
+/// What a release finds.
+pub(crate) enum Taken {
+    Held(Arc<Acquisition>),
+    /// The release was left to the end of a transaction.
+    Deferred,
 }
 
 impl HeldLock {
@@ -42,8 +53,12 @@ impl HeldLock {
         held: Arc<Acquisition>,
     ) -> Option<Arc<Acquisition>> {
         self.with(py, |state| {
+            let thread = held.thread;
+            state.over.retain(|over| over.thread != thread || over.is_due_by_with());
             let displaced = state.held.replace(held);
-            if let Some(displaced) = &displaced {
+            if let Some(displaced) = &displaced
+                && !displaced.deferral.is_left()
+            {
                 state.record_loss(displaced.thread);
             }
             displaced
@@ -65,12 +80,22 @@ impl HeldLock {
     }
 
     /// Takes out the acquisition that this thread releases.
-    pub(crate) fn take(&self, py: Python<'_>) -> std::result::Result<Arc<Acquisition>, Answer> {
+    pub(crate) fn take(&self, py: Python<'_>) -> std::result::Result<Taken, Answer> {
         self.with(py, |state| match state.held.take() {
-            Some(held) if state.belongs_to_this_thread(&held) => Ok(held),
+            Some(held) if state.is_next(&held) => {
+                if !held.deferral.is_pending() {
+                    return Ok(Taken::Held(held));
+                }
+                let first = held.deferral.leave();
+                state.held = Some(held);
+                if first { Ok(Taken::Deferred) } else { Err(Answer::NotHeld) }
+            }
             other => {
                 state.held = other;
                 let this_thread = thread::current().id();
+                if state.leave_over(this_thread) {
+                    return Ok(Taken::Deferred);
+                }
                 let position = state.lost.iter().position(|&thread| thread == this_thread);
                 match position {
                     Some(position) => {
@@ -80,6 +105,20 @@ impl HeldLock {
                     None => Err(Answer::NotHeld),
                 }
             }
+        })
+    }
+
+    /// The acquisition that this thread would release, if it has not done so.
+    pub(crate) fn to_defer(&self, py: Python<'_>) -> std::result::Result<Arc<Acquisition>, Answer> {
+        let held = self.get(py, Clone::clone)?;
+        if held.deferral.is_left() { Err(Answer::NotHeld) } else { Ok(held) }
+    }
+
+    /// The loss that the end of a transaction has found, of this thread's last acquisition.
+    pub(crate) fn last_loss(&self, py: Python<'_>) -> Option<Loss> {
+        let this_thread = thread::current().id();
+        self.with(py, |state| {
+            state.over.iter().rfind(|over| over.thread == this_thread)?.deferral.loss()
         })
     }
 
@@ -118,6 +157,19 @@ impl HeldLock {
     }
 }
 
+impl Defers for HeldLock {
+    fn is_over(&self, py: Python<'_>, held: &Arc<Acquisition>) {
+        self.with(py, |state| {
+            // Displaced otherwise, and recorded as lost.
+            if state.held.as_ref().is_some_and(|current| Arc::ptr_eq(current, held)) {
+                state.over.extend(state.held.take());
+                let excess = state.over.len().saturating_sub(REMEMBERED);
+                state.over.drain(..excess);
+            }
+        });
+    }
+}
+
 impl Holds for HeldLock {
     fn let_go(&self, thread: ThreadId) {
         // Locked in a child that was forked by a thread without the GIL: there nothing is held.
@@ -135,6 +187,32 @@ impl State {
             let this_thread = thread::current().id();
             held.thread == this_thread || !self.lost.contains(&this_thread)
         }
+    }
+
+    /// Whether a release by this thread concerns what is held, and not what a transaction has
+    /// released before another thread acquired.
+    fn is_next(&self, held: &Acquisition) -> bool {
+        let this_thread = thread::current().id();
+        held.thread == this_thread
+            || self.belongs_to_this_thread(held) && self.over_of(this_thread).is_none()
+    }
+
+    /// The latest of this thread that is over and was not released by it.
+    fn over_of(&self, thread: ThreadId) -> Option<usize> {
+        self.over.iter().rposition(|over| over.thread == thread && !over.deferral.is_left())
+    }
+
+    /// A release of what is over, if there is something: of this thread or, if nothing is held, of
+    /// any.
+    fn leave_over(&mut self, thread: ThreadId) -> bool {
+        let any = || match self.held {
+            Some(_) => None,
+            None => self.over.iter().position(|over| !over.deferral.is_left()),
+        };
+        let Some(position) = self.over_of(thread).or_else(any) else { return false };
+        self.over[position].deferral.leave();
+        self.over.retain(|over| !over.deferral.is_left() || over.deferral.loss().is_some());
+        true
     }
 
     fn record_loss(&mut self, thread: ThreadId) {

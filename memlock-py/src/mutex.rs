@@ -14,7 +14,8 @@ use crate::call::wait_lost;
 use crate::cancel::{self, CancelHandle};
 use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
-use crate::held_lock::HeldLock;
+use crate::deferral::{DeferredRelease, Scope};
+use crate::held_lock::{HeldLock, Taken};
 use crate::owner::Owner;
 use crate::renew::{Renew, loss_name};
 use crate::shared_client::SharedClient;
@@ -75,11 +76,15 @@ impl Mutex {
         py: Python<'_>,
         timeout: Option<Duration>,
         cancel: Option<&Bound<'_, CancelHandle>>,
+        scope: Scope,
     ) -> PyResult<std::result::Result<(), Report>> {
         let cancel = cancel::given(py, cancel, &self.client)?;
         let held = self.subject.wait(py, timeout, cancel, |wait| {
             Ok(match self.core.lock_or_report(wait)? {
-                Ok(lock) => Ok(Arc::new(Acquisition::new(Box::new(lock), self.renew.as_ref())?)),
+                Ok(lock) => {
+                    let renew = self.renew.as_ref();
+                    Ok(Arc::new(Acquisition::new(Box::new(lock), renew, scope)?))
+                }
                 Err(report) => Err(report),
             })
         })?;
@@ -95,7 +100,8 @@ impl Mutex {
 
     fn release_current(&self, py: Python<'_>) -> PyResult<Release> {
         let held = match self.held_lock.take(py) {
-            Ok(held) => held,
+            Ok(Taken::Held(held)) => held,
+            Ok(Taken::Deferred) => return Ok(Release::Released),
             Err(Answer::Lost) => return Ok(Release::Lost),
             Err(_) => return Ok(Release::NotHeld),
         };
@@ -135,7 +141,7 @@ impl Mutex {
         cancel: Option<&Bound<'_, CancelHandle>>,
     ) -> PyResult<bool> {
         let timeout = effective_timeout(py, blocking, timeout, self.timeout)?;
-        Ok(self.lock(py, timeout, cancel)?.is_ok())
+        Ok(self.lock(py, timeout, cancel, Scope::Call)?.is_ok())
     }
 
     /// Release the lock, in one round trip. Any thread may call this.
@@ -146,6 +152,9 @@ impl Mutex {
     /// this holder: release() then succeeds, and no other holder has had the lock. After
     /// Unreachable, OutcomeUnknown and ProtocolError the object still holds the lock, and release()
     /// can be called again.
+    ///
+    /// Does nothing, once, when the release was left to the end of a transaction: see
+    /// docs/transactions.md.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         self.subject.check_released(py, self.release_current(py)?)
     }
@@ -215,7 +224,7 @@ impl Mutex {
         match self.held_lock.get(py, |held| held.lost()) {
             Ok(loss) => loss.map(loss_name),
             Err(Answer::Lost) => Some(loss_name(Loss::Expired)),
-            Err(_) => None,
+            Err(_) => self.held_lock.last_loss(py).map(loss_name),
         }
     }
 
@@ -275,7 +284,7 @@ impl Mutex {
     /// Raises TimedOut when the timeout expired, and otherwise as acquire().
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, mutex) = (slf.py(), slf.get());
-        match mutex.lock(py, mutex.timeout, None)? {
+        match mutex.lock(py, mutex.timeout, None, Scope::With)? {
             Ok(()) => Ok(slf),
             Err(report) => Err(mutex.subject.timed_out(py, &report)),
         }
@@ -296,6 +305,15 @@ impl Mutex {
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
         context_exit(py, exc_type, &self.subject, || self.release_current(py))
+    }
+
+    /// Leave the release to the returned object. For memlock.django and memlock.sqlalchemy.
+    fn _defer_release(slf: &Bound<'_, Self>) -> PyResult<DeferredRelease> {
+        let (py, mutex) = (slf.py(), slf.get());
+        let held = mutex.held_lock.to_defer(py);
+        let held = held.map_err(|answer| mutex.subject.raise_plain(py, answer))?;
+        let holder = Arc::clone(&mutex.held_lock);
+        Ok(DeferredRelease::new(slf.as_any(), held, Some(holder), &mutex.subject))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

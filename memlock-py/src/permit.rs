@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::Answer;
+use memlock_core::{Answer, Release};
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
@@ -12,6 +12,7 @@ use crate::args::Seconds;
 use crate::call::wait_lost;
 use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
+use crate::deferral::DeferredRelease;
 use crate::leftover;
 use crate::renew::{Callbacks, loss_name};
 use crate::subject::Subject;
@@ -46,6 +47,13 @@ impl Permit {
         leftover::add(py, &held);
         Permit { held, permits, subject, lease, callbacks }
     }
+
+    fn release_unless_deferred(&self, py: Python<'_>) -> PyResult<Release> {
+        if self.held.deferral.is_deferred() {
+            return Ok(Release::Released);
+        }
+        self.subject.call_held(py, || self.held.release())
+    }
 }
 
 #[pymethods]
@@ -57,8 +65,11 @@ impl Permit {
     /// Shortly after the end of a lease that is not renewed the server may still have them for this
     /// holder: release() then succeeds, and no other holder has had them. After Unreachable,
     /// OutcomeUnknown and ProtocolError they are still held, and release() can be called again.
+    ///
+    /// Does nothing when the release was left to the end of a transaction: see
+    /// docs/transactions.md.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        self.subject.check_released(py, self.subject.call_held(py, || self.held.release())?)
+        self.subject.check_released(py, self.release_unless_deferred(py)?)
     }
 
     /// Give the permits a new lease, counted from now; by default that of the semaphore. One or two
@@ -107,7 +118,7 @@ impl Permit {
     /// permits, or they were taken away; "max_hold": the maximum hold time has passed.
     #[getter]
     fn lost(&self) -> Option<&'static str> {
-        self.held.lost().map(loss_name)
+        self.held.lost().or_else(|| self.held.deferral.loss()).map(loss_name)
     }
 
     /// Wait for a loss for at most `timeout` seconds, and return the reason as `lost` does.
@@ -153,9 +164,17 @@ impl Permit {
         traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
-        context_exit(py, exc_type, &self.subject, || {
-            self.subject.call_held(py, || self.held.release())
-        })
+        context_exit(py, exc_type, &self.subject, || self.release_unless_deferred(py))
+    }
+
+    /// Leave the release to the returned object. For memlock.django and memlock.sqlalchemy.
+    fn _defer_release(slf: &Bound<'_, Self>) -> PyResult<DeferredRelease> {
+        let (py, permit) = (slf.py(), slf.get());
+        if permit.held.deferral.is_over() || !permit.held.is_unreleased() {
+            return Err(permit.subject.raise_plain(py, Answer::NotHeld));
+        }
+        let held = Arc::clone(&permit.held);
+        Ok(DeferredRelease::new(slf.as_any(), held, None, &permit.subject))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

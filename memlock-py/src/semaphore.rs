@@ -14,6 +14,7 @@ use crate::call::wait_lost;
 use crate::cancel::{self, CancelHandle};
 use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
+use crate::deferral::{DeferredRelease, Scope};
 use crate::held_permits::{HeldPermits, release_all};
 use crate::holder::Holder;
 use crate::permit::Permit;
@@ -94,11 +95,12 @@ impl Semaphore {
         timeout: Option<Duration>,
         request: Request,
         cancel: Option<&Bound<'_, CancelHandle>>,
+        scope: Scope,
     ) -> PyResult<std::result::Result<Acquisition, Report>> {
         let cancel = cancel::given(py, cancel, &self.client)?;
         self.subject.wait(py, timeout, cancel, |wait| {
             Ok(match self.core.acquire_or_report(request, wait)? {
-                Ok(permit) => Ok(Acquisition::new(Box::new(permit), self.renew.as_ref())?),
+                Ok(permit) => Ok(Acquisition::new(Box::new(permit), self.renew.as_ref(), scope)?),
                 Err(report) => Err(report),
             })
         })
@@ -179,7 +181,7 @@ impl Semaphore {
     ) -> PyResult<bool> {
         let timeout = effective_timeout(py, blocking, timeout, self.timeout)?;
         let request = Request { permits: permits.0, priority: priority.0, ages };
-        let held = self.take(py, timeout, request, cancel)?;
+        let held = self.take(py, timeout, request, cancel, Scope::Call)?;
         Ok(held.map(|held| self.held_permits.push(py, held)).is_ok())
     }
 
@@ -197,6 +199,9 @@ impl Semaphore {
     /// succeeds, and no other holder has had them. After Unreachable, OutcomeUnknown and
     /// ProtocolError the acquisitions that could not be released are still held, and release() can
     /// be called again.
+    ///
+    /// An acquisition whose release was left to the end of a transaction counts, and is released
+    /// there: see docs/transactions.md.
     #[pyo3(signature = (n = Whole(1)), text_signature = "($self, n=1)")]
     fn release(&self, py: Python<'_>, n: Whole<i64>) -> PyResult<()> {
         if n.0 < 1 {
@@ -231,7 +236,7 @@ impl Semaphore {
     ) -> PyResult<Permit> {
         let timeout = effective_timeout(py, None, timeout, self.timeout)?;
         let request = Request { permits: permits.0, priority: priority.0, ages };
-        let held = self.take(py, timeout, request, cancel)?;
+        let held = self.take(py, timeout, request, cancel, Scope::Call)?;
         let held = held.map_err(|report| self.subject.timed_out(py, &report))?;
         let callbacks = self.renew.as_ref().map(|renew| renew.callbacks(py));
         let held = (held, request.permits);
@@ -380,7 +385,7 @@ impl Semaphore {
     /// Raises TimedOut when the timeout expired, and otherwise as acquire().
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, semaphore) = (slf.py(), slf.get());
-        match semaphore.take(py, semaphore.timeout, Request::default(), None)? {
+        match semaphore.take(py, semaphore.timeout, Request::default(), None, Scope::With)? {
             Ok(held) => semaphore.held_permits.push(py, held),
             Err(report) => return Err(semaphore.subject.timed_out(py, &report)),
         }
@@ -402,6 +407,15 @@ impl Semaphore {
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
         context_exit(py, exc_type, &self.subject, || self.release_current(py, 1))
+    }
+
+    /// Leave the release to the returned object. For memlock.django and memlock.sqlalchemy.
+    fn _defer_release(slf: &Bound<'_, Self>) -> PyResult<DeferredRelease> {
+        let (py, semaphore) = (slf.py(), slf.get());
+        let held = semaphore.held_permits.to_defer(py);
+        let held = held.ok_or_else(|| semaphore.subject.raise_plain(py, Answer::NotHeld))?;
+        let holder = Arc::clone(&semaphore.held_permits);
+        Ok(DeferredRelease::new(slf.as_any(), held, Some(holder), &semaphore.subject))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import memlock
 import pytest
+from databases import MariaDb, Postgres
 from support import Memcached, MemcachedText
 
 
@@ -53,3 +54,19 @@ def any_client(request: pytest.FixtureRequest) -> memlock.Client:
 @pytest.fixture
 def name() -> str:
     return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A PostgreSQL of the test run."""
+    server = Postgres()
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDb]:
+    """A MariaDB of the test run."""
+    server = MariaDb()
+    yield server
+    server.close()

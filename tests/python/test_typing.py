@@ -11,8 +11,13 @@ import pytest
 pytest.importorskip("mypy")
 
 SAMPLE = """
+import sqlite3
+
 import memlock
+import sqlalchemy.orm
 from datetime import timedelta
+from memlock.django import release_on_commit
+from memlock.sqlalchemy import release_on_commit as release_with_session
 
 def use(url: str) -> int:
     client = memlock.connect(url)
@@ -55,8 +60,18 @@ def use(url: str) -> int:
         client.close()
     if mutex.acquire(timeout=2) and "a" in words and words.insert("a") and words.add("b"):
         mutex.release()
+    database = sqlite3.connect("x")
+    with memlock.transaction(mutex, database) as entered:
+        memlock.check_fence(database, "x", entered.fence, create=True, table="fences")
+    with memlock.transaction(limit.permit(), database) as one:
+        fence += one.permits
+    ddl: str = memlock.fence_table_ddl("postgresql")
+    release_on_commit(limit, "default")
+    release_with_session(mutex, sqlalchemy.orm.Session())
     try:
         memlock.mutex_lock("x", 30)
+    except memlock.Fenced as fenced:
+        return fenced.seen + len(ddl)
     except (memlock.NotFound, memlock.Interrupted, memlock.ClientClosed) as refused:
         return refused.code
     except memlock.Error as error:

@@ -25,6 +25,10 @@ the main thread holds is released. Sub-interpreters cannot import this module.
 Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It opens
 its own connections, and it neither holds nor releases what its parent holds.
 
+Transactions: a lock must be held until the transaction of the work has been committed. Use
+memlock.transaction() for a connection of the DB-API, memlock.django or memlock.sqlalchemy; and
+check_fence() against holders that continue after their lease: see docs/transactions.md.
+
 Logging: messages go to the logger "memlock" of the module logging, and to one child logger for
 each part, such as "memlock.renewal". WARNING: a lock or permit was lost or is at risk. INFO: a
 server became unreachable or reachable. DEBUG: connections, and problems that were resolved at
@@ -78,6 +82,8 @@ from memlock._memlock import (
     semaphore_set_up,
     semaphore_tear_down,
 )
+from memlock.fences import Fenced, check_fence, fence_table_ddl
+from memlock.transactions import transaction
 
 __all__ = [
     "CancelHandle",
@@ -89,6 +95,7 @@ __all__ = [
     "Deadlock",
     "DistinctList",
     "Error",
+    "Fenced",
     "Holder",
     "InternalError",
     "Interrupted",
@@ -108,10 +115,12 @@ __all__ = [
     "Unreachable",
     "__version__",
     "cancel_waits",
+    "check_fence",
     "connect",
     "distinct_list_insert",
     "distinct_list_set_up",
     "distinct_list_tear_down",
+    "fence_table_ddl",
     "init",
     "mutex_lock",
     "mutex_lock_nonblock",
@@ -121,4 +130,5 @@ __all__ = [
     "semaphore_release",
     "semaphore_set_up",
     "semaphore_tear_down",
+    "transaction",
 ]

@@ -1,0 +1,100 @@
+"""Locks that are held until the transaction of Django has ended.
+
+    from memlock.django import release_on_commit
+
+    with transaction.atomic():
+        with client.mutex(f"account:{pk}") as mutex:
+            release_on_commit(mutex)
+            ...
+
+Requires Django 4.2 or later: `pip install memlock[django]`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from django.db import transaction  # type: ignore[import-untyped, unused-ignore]
+
+from memlock._deferral import Releasable, Release, defer, release_all
+
+__all__ = ["release_on_commit"]
+
+# The list of a connection's releases, among its attributes.
+_RELEASES = "_memlock_releases"
+
+
+def release_on_commit(lock: Releasable, using: str | None = None) -> None:
+    """Release what `lock` holds when the outermost transaction has ended.
+
+    `lock` is a held Mutex, Semaphore or Permit; or another object with release(). The transaction
+    is that of the database `using`, by default "default". The lock is released after the COMMIT,
+    and also after a ROLLBACK or when the connection is closed: unlike the callbacks of
+    transaction.on_commit(), which are dropped then. A savepoint that is rolled back releases
+    nothing. Without a transaction (autocommit) the lock is released at once.
+
+    Until then the lock stays held: neither the end of its `with` statement nor release() releases
+    it, and renew=True goes on. Other objects than memlock's must not be released before.
+
+    Failures of the release are logged, as warnings of the logger "memlock", and raise nothing: the
+    transaction is committed. `lost` tells of a loss. Raises NotHeld if nothing is held.
+
+    In a TestCase the outermost transaction is that of the test: use TransactionTestCase, or
+    captureOnCommitCallbacks(execute=True), which releases.
+    """
+    connection: Any = transaction.get_connection(using)
+    # Opens the connection, which may fail.
+    if not connection.in_atomic_block and connection.get_autocommit():
+        defer(lock).release()
+        return
+    _watch(connection)
+    release = defer(lock)
+    if connection.closed_in_transaction:
+        # The server has rolled back, or will: nothing more is written in this transaction.
+        release.release()
+        return
+    releases: list[Release] = getattr(connection, _RELEASES)
+    releases.append(release)
+    if any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
+        transaction.on_commit(release.release, using=using, robust=True)
+
+
+def _watch(connection: Any) -> None:
+    """Run the releases of this connection when a transaction has ended.
+
+    Django calls these methods for nothing else: savepoints have methods of their own. A COMMIT or
+    ROLLBACK that fails is followed by another ROLLBACK, or by closing the connection. Callbacks of
+    on_commit() run later, and may raise.
+    """
+    if hasattr(connection, _RELEASES):
+        return
+    setattr(connection, _RELEASES, [])
+    _wrap(connection, "_commit")
+    _wrap(connection, "_rollback")
+    _wrap(connection, "_set_autocommit", bool)
+    _wrap(connection, "_close", even_if_it_fails=True)
+
+
+def _wrap(
+    connection: Any,
+    name: str,
+    ends: Callable[..., bool] = lambda: True,
+    *,
+    even_if_it_fails: bool = False,
+) -> None:
+    method = getattr(connection, name)
+
+    @functools.wraps(method)
+    def wrapper(*arguments: Any, **keywords: Any) -> Any:
+        is_over = even_if_it_fails
+        try:
+            result = method(*arguments, **keywords)
+            is_over = is_over or ends(*arguments, **keywords)
+        finally:
+            if is_over:
+                release_all(getattr(connection, _RELEASES))
+        return result
+
+    setattr(connection, name, wrapper)

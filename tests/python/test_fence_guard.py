@@ -1,0 +1,362 @@
+"""check_fence(): a holder that overslept its lease cannot write, on real databases."""
+
+from __future__ import annotations
+
+import pickle
+import sqlite3
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import memlock
+import psycopg
+import psycopg2
+import pymysql
+import pytest
+import sqlalchemy
+from databases import MariaDb, Postgres
+from memlock.fences import _Database
+from sqlalchemy.orm import Session
+from support import eventually
+
+ISOLATIONS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+# What a database answers to the second of two transactions above READ COMMITTED.
+REFUSALS = (memlock.Fenced, psycopg.errors.SerializationFailure, pymysql.err.OperationalError)
+
+Connect = Callable[[], Any]
+
+
+@pytest.fixture(params=["sqlite", "postgresql", "mysql"])
+def dialect(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def connect(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
+    """Connections that have the table, to the database of the dialect."""
+    opened: list[Any] = []
+    makers: dict[str, Connect] = {
+        "sqlite": lambda: sqlite3.connect(tmp_path / "work.db", 20, check_same_thread=False),
+        "postgresql": lambda: request.getfixturevalue("postgres").connect(),
+        "mysql": lambda: request.getfixturevalue("mariadb").connect(),
+    }
+
+    def connect() -> Any:
+        opened.append(makers[dialect]())
+        return opened[-1]
+
+    creator = connect()
+    creator.cursor().execute(memlock.fence_table_ddl(dialect))
+    creator.commit()
+    yield connect
+    for connection in opened:
+        connection.close()
+
+
+@pytest.fixture
+def resource() -> str:
+    # Not only ASCII, and a name that differs from others by case alone.
+    return f"Invoice:ü:{uuid.uuid4().hex}"
+
+
+def test_a_smaller_fence_is_refused_and_an_equal_one_is_not(
+    connect: Connect, resource: str
+) -> None:
+    connection = connect()
+    for fence in (5, 5, 7, 7, 2**63 - 1):
+        memlock.check_fence(connection, resource, fence)
+        connection.commit()
+    with pytest.raises(memlock.Fenced, match="newer holder") as refused:
+        memlock.check_fence(connection, resource, 6)
+    assert (refused.value.resource, refused.value.fence) == (resource, 6)
+    assert refused.value.seen == 2**63 - 1
+    assert isinstance(refused.value, memlock.LockLost)
+    assert refused.value.code == memlock.LockLost.code
+    copy = pickle.loads(pickle.dumps(refused.value))
+    assert (str(copy), copy.seen) == (str(refused.value), refused.value.seen)
+    connection.rollback()
+
+
+def test_resources_are_compared_exactly(connect: Connect, resource: str) -> None:
+    connection = connect()
+    memlock.check_fence(connection, resource, 9)
+    for other in (resource.lower(), resource + " ", resource.replace("ü", "u"), "'\"%s:1?" * 2):
+        memlock.check_fence(connection, other, 1)
+    connection.rollback()
+
+
+def test_a_cursor_will_do(connect: Connect, resource: str) -> None:
+    connection = connect()
+    cursor = connection.cursor()
+    memlock.check_fence(cursor, resource, 2)
+    with pytest.raises(memlock.Fenced):
+        memlock.check_fence(cursor, resource, 1)
+    connection.rollback()
+    # The fence was recorded in the transaction that is rolled back.
+    memlock.check_fence(cursor, resource, 1)
+    connection.rollback()
+
+
+def set_isolation(connection: Any, dialect: str, isolation: str) -> None:
+    if dialect == "postgresql":
+        connection.isolation_level = psycopg.IsolationLevel[isolation.replace(" ", "_")]
+    elif dialect == "mysql":
+        connection.cursor().execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+def test_a_holder_that_read_before_the_next_one_wrote_is_refused(
+    connect: Connect, dialect: str, isolation: str, resource: str
+) -> None:
+    stalled, newer = connect(), connect()
+    for connection in (stalled, newer):
+        set_isolation(connection, dialect, isolation)
+    if dialect == "mysql" and isolation == "SERIALIZABLE":
+        # There every read locks: the newer holder would have to wait for the stalled one.
+        stalled.cursor().execute("SELECT 1")
+    else:
+        stalled.cursor().execute("SELECT count(*) FROM memlock_fences")
+    if dialect == "sqlite":
+        stalled.rollback()
+    memlock.check_fence(newer, resource, 2)
+    newer.commit()
+    with pytest.raises(REFUSALS) as refused:
+        memlock.check_fence(stalled, resource, 1)
+    if isolation == "READ COMMITTED" or dialect == "mysql":
+        assert isinstance(refused.value, memlock.Fenced)
+    stalled.rollback()
+    # A repeated transaction knows why.
+    with pytest.raises(memlock.Fenced):
+        memlock.check_fence(stalled, resource, 1)
+    stalled.rollback()
+
+
+@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("known", [False, True])
+def test_of_two_that_race_the_older_waits_and_is_refused(
+    connect: Connect, dialect: str, isolation: str, known: bool, resource: str
+) -> None:
+    older, newer = connect(), connect()
+    if known:
+        memlock.check_fence(newer, resource, 1)
+        newer.commit()
+    for connection in (older, newer):
+        set_isolation(connection, dialect, isolation)
+    memlock.check_fence(newer, resource, 9)
+    answers: list[BaseException | None] = []
+
+    def write() -> None:
+        try:
+            memlock.check_fence(older, resource, 8)
+            older.commit()
+            answers.append(None)
+        except BaseException as error:
+            older.rollback()
+            answers.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    # It waits for the row: nothing else can be observed of SQLite's lock.
+    if dialect == "postgresql":
+        observer = connect()
+        observer.autocommit = True
+        eventually(
+            lambda: observer.execute(
+                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            ).fetchone()
+        )
+    elif dialect == "mysql":
+        eventually(lambda: waits_for_lock(connect()))
+    assert not answers
+    newer.commit()
+    thread.join(20)
+    assert len(answers) == 1
+    assert isinstance(answers[0], REFUSALS)
+    if isolation == "READ COMMITTED":
+        assert isinstance(answers[0], memlock.Fenced)
+
+
+def waits_for_lock(connection: Any) -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")
+        return cursor.fetchone() is not None
+
+
+@pytest.mark.parametrize("rolls_back", [False, True])
+def test_of_two_that_race_the_newer_waits_and_wins(
+    connect: Connect, dialect: str, rolls_back: bool, resource: str
+) -> None:
+    older, newer = connect(), connect()
+    memlock.check_fence(older, resource, 8)
+    done = threading.Event()
+
+    def write() -> None:
+        memlock.check_fence(newer, resource, 9)
+        newer.commit()
+        done.set()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    assert not done.wait(0.1)
+    older.rollback() if rolls_back else older.commit()
+    assert done.wait(20)
+    thread.join()
+    with pytest.raises(memlock.Fenced):
+        memlock.check_fence(older, resource, 8)
+
+
+@pytest.mark.parametrize("module", ["sqlite", "postgres", "mariadb"])
+@pytest.mark.parametrize("with_session", [False, True])
+def test_sqlalchemy(
+    module: str,
+    with_session: bool,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    resource: str,
+) -> None:
+    server = None if module == "sqlite" else request.getfixturevalue(module)
+    url = f"sqlite:///{tmp_path / 'work.db'}" if server is None else server.url
+    engine = sqlalchemy.create_engine(url)
+    with engine.begin() as connection:
+        ddl = memlock.fence_table_ddl(engine.dialect.name)
+        connection.execute(sqlalchemy.text(ddl))
+    opened = Session(engine) if with_session else engine.connect()
+    with opened as work:
+        memlock.check_fence(work, resource, 3)
+        memlock.check_fence(work, resource, 3)
+        work.commit()
+        with pytest.raises(memlock.Fenced, match=r"fence 3.* has 2"):
+            memlock.check_fence(work, resource, 2)
+        work.rollback()
+        memlock.check_fence(work, resource, 4)
+        work.rollback()
+        memlock.check_fence(work, resource, 3)
+        work.rollback()
+    engine.dispose()
+
+
+def test_autocommit_without_a_transaction_is_refused(
+    dialect: str, connect: Connect, resource: str
+) -> None:
+    connection = connect()
+    if dialect == "sqlite":
+        connection.isolation_level = None
+    elif dialect == "postgresql":
+        connection.autocommit = True
+    else:
+        connection.autocommit(True)
+    with pytest.raises(memlock.Invalid, match="autocommit"):
+        memlock.check_fence(connection, resource, 1)
+    with pytest.raises(memlock.Invalid, match="autocommit"):
+        memlock.check_fence(connection.cursor(), resource, 1)
+    connection.cursor().execute("BEGIN")
+    memlock.check_fence(connection, resource, 1)
+    connection.rollback()
+
+
+def test_rows_may_be_dictionaries(mariadb: MariaDb, postgres: Postgres, resource: str) -> None:
+    maria = mariadb.connect(cursorclass=pymysql.cursors.DictCursor)
+    post = postgres.connect(row_factory=psycopg.rows.dict_row)
+    for connection, dialect in ((maria, "mariadb"), (post, "postgresql")):
+        connection.cursor().execute(memlock.fence_table_ddl(dialect))
+        memlock.check_fence(connection, resource, 2)
+        with pytest.raises(memlock.Fenced, match="fence 2"):
+            memlock.check_fence(connection, resource, 1)
+        connection.close()
+
+
+@pytest.mark.parametrize("autocommit", [False, True])
+def test_psycopg2(
+    postgres: Postgres, client: memlock.Client, resource: str, autocommit: bool
+) -> None:
+    connection = psycopg2.connect(postgres.dsn)
+    connection.autocommit = autocommit
+    cursor = connection.cursor()
+    cursor.execute(memlock.fence_table_ddl("postgresql"))
+    connection.commit()
+    mutex = client.mutex(resource)
+    with memlock.transaction(mutex, connection):
+        memlock.check_fence(connection, resource, 5)
+    with pytest.raises(memlock.Fenced), memlock.transaction(mutex, connection):
+        memlock.check_fence(cursor, resource, 4)
+    with pytest.raises(KeyError), memlock.transaction(mutex, connection):
+        memlock.check_fence(connection, resource, 9)
+        raise KeyError
+    with pytest.raises(memlock.Fenced, match="fence 5"), memlock.transaction(mutex, connection):
+        memlock.check_fence(connection, resource, 4)
+    if autocommit:
+        with pytest.raises(memlock.Invalid, match="autocommit"):
+            memlock.check_fence(connection, resource, 9)
+    connection.close()
+
+
+def test_found_rows_are_no_changed_rows(mariadb: MariaDb, resource: str) -> None:
+    flags = pymysql.constants.CLIENT.FOUND_ROWS
+    connection = mariadb.connect(client_flag=flags)
+    connection.cursor().execute(memlock.fence_table_ddl("mysql"))
+    for fence in (2, 2, 3):
+        memlock.check_fence(connection, resource, fence)
+    with pytest.raises(memlock.Fenced):
+        memlock.check_fence(connection, resource, 2)
+    connection.close()
+
+
+@pytest.mark.parametrize("paramstyle", ["qmark", "named", "numeric"])
+def test_paramstyles(paramstyle: str, tmp_path: Path, resource: str) -> None:
+    connection = sqlite3.connect(tmp_path / "work.db")
+    if paramstyle == "numeric":
+        # SQLite would call it ?1: so its statement is looked at.
+        seen: list[Any] = []
+
+        class Cursor:
+            rowcount = 1
+
+            def execute(self, *statement: Any) -> None:
+                seen.append(statement)
+
+            def fetchone(self) -> None: ...
+
+        database = _Database(Cursor(), "sqlite", paramstyle)
+        assert database.run("{resource} {fence}", "a", 1) == 1
+        assert seen == [(":1 :2", ("a", 1))]
+        return
+    memlock.check_fence(connection, resource, 2, create=True, paramstyle=paramstyle)
+    with pytest.raises(memlock.Fenced):
+        memlock.check_fence(connection, resource, 1, paramstyle=paramstyle)
+
+
+def test_create_and_other_tables(tmp_path: Path, mariadb: MariaDb, postgres: Postgres) -> None:
+    connection = sqlite3.connect(tmp_path / "work.db")
+    with pytest.raises(sqlite3.OperationalError, match="no such table"):
+        memlock.check_fence(connection, "a", 1)
+    memlock.check_fence(connection, "a", 1, create=True, table="main.mine")
+    connection.rollback()
+    with postgres.connect() as other:
+        memlock.check_fence(other, "a", 1, create=True, table="mine")
+        memlock.check_fence(other, "a", 1, create=True, table="mine")
+    maria = mariadb.connect()
+    with pytest.raises(memlock.Invalid, match="create=True"):
+        memlock.check_fence(maria, "a", 1, create=True)
+    maria.close()
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    connection = sqlite3.connect(tmp_path / "work.db")
+    for fence in (-1, 2**63):
+        with pytest.raises(memlock.Invalid, match="fence"):
+            memlock.check_fence(connection, "a", fence)
+    with pytest.raises(memlock.Invalid, match="255"):
+        memlock.check_fence(connection, "ü" * 128, 1)
+    with pytest.raises(memlock.Invalid, match="table"):
+        memlock.check_fence(connection, "a", 1, table="a; DROP TABLE b")
+    with pytest.raises(memlock.Invalid, match="dialect"):
+        memlock.check_fence(object(), "a", 1)
+    with pytest.raises(memlock.Invalid, match="oracle"):
+        memlock.fence_table_ddl("oracle")
+    for wrong in (1.0, True, None):
+        with pytest.raises(TypeError):
+            memlock.check_fence(connection, "a", wrong)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        memlock.check_fence(connection, b"a", 1)  # type: ignore[arg-type]
