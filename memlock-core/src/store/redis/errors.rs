@@ -57,7 +57,7 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
         )
     } else if known("OOM") {
         Error::protocol(
-            "The server has no memory left: raise its maxmemory, or remove keys. What is held can be released.",
+            "The server has no memory left: raise its maxmemory, or remove keys. Locks that are held can be released.",
         )
     } else if known("MISCONF") {
         Error::protocol(
