@@ -65,11 +65,20 @@ impl Stranger {
 
     /// Returns when the statements were carried out.
     fn run(&mut self, statements: &str) {
+        let _ = self.ask(statements);
+    }
+
+    /// The last line that psql prints.
+    fn ask(&mut self, statements: &str) -> String {
         writeln!(self.words, "{statements}\n\\echo done").unwrap();
-        let mut line = String::new();
-        while line.trim() != "done" {
+        let (mut line, mut last) = (String::new(), String::new());
+        loop {
             line.clear();
             assert!(self.replies.read_line(&mut line).unwrap() > 0, "psql ended: {statements}");
+            match line.trim() {
+                "done" => return last,
+                other => last = other.to_owned(),
+            }
         }
     }
 }

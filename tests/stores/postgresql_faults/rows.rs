@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::{ErrorKind, Release};
+use memlock_core::{ErrorKind, Extension, Release};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 
@@ -101,6 +101,42 @@ fn a_request_that_the_server_cancels_has_changed_nothing() {
     assert!(error.to_string().contains("statement_timeout"), "{error}");
     stranger.run("ROLLBACK;");
     assert!(is_free(&client, "m"));
+}
+
+/// The statement that `release_sql` gives, in a transaction of somebody else's.
+#[test]
+fn a_lock_is_released_with_a_transaction_or_not_at_all() {
+    let server = Postgresql::start();
+    let (client, other) = (connect(&with(&server, "io_timeout=500ms")), connect(&server.url()));
+    let mutex = client.mutex("it's 100%\\", Duration::from_secs(2)).unwrap();
+    let others = other.mutex("it's 100%\\", LEASE).unwrap();
+    let rows = "\\if :ROW_COUNT\n\\echo one\n\\else\n\\echo none\n\\endif";
+    for settings in ["", "SET standard_conforming_strings = off;"] {
+        let mut stranger = Stranger::at(&server);
+        stranger.run(settings);
+        // Rolled back: it is held on.
+        let mut lock = mutex.lock().unwrap();
+        let statement = lock.release_sql().unwrap();
+        stranger.run("BEGIN;");
+        assert_eq!(stranger.ask(&format!("{statement};\n{rows}")), "one");
+        stranger.run("ROLLBACK;");
+        assert!(others.try_lock().unwrap().is_none());
+        assert_eq!(lock.extend(Duration::from_secs(2)).unwrap(), Extension::Extended);
+        // Committed, after the lease has ended: meanwhile nobody else gets it.
+        let statement = lock.release_sql().unwrap();
+        stranger.run("BEGIN;");
+        assert_eq!(stranger.ask(&format!("{statement};\n{rows}")), "one");
+        thread::sleep(Duration::from_millis(2500));
+        assert!(others.try_lock().is_err(), "the row is locked");
+        stranger.run("COMMIT;");
+        let _ = lock.unlock();
+        let next = others.try_lock().unwrap().unwrap();
+        // Of a holder that has lost it, nothing is released.
+        stranger.run("BEGIN;");
+        assert_eq!(stranger.ask(&format!("{statement};\n{rows}")), "none");
+        stranger.run("COMMIT;");
+        assert!(next.check().unwrap());
+    }
 }
 
 /// Two transactions that create the same thing fail, even with `IF NOT EXISTS`.

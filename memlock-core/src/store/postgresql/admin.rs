@@ -72,15 +72,13 @@ fn named(title: &str, error: Error) -> Error {
     Failure { error, sent: false }.of_read().during(format_args!("{title}"))
 }
 
-/// A key as a literal: memlock's keys are visible characters, and those of others are none of its
-/// business.
+/// A key as a literal that means the same with all settings.
 fn literal(key: &str) -> String {
-    format!("convert_from('\\x{}', 'UTF8')", hex(key.as_bytes()))
+    format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex(key.as_bytes()))
 }
 
 fn bytes_of(text: &str) -> Option<Vec<u8>> {
-    let digits = text.strip_prefix("\\x")?;
-    let pairs = digits.as_bytes().chunks_exact(2);
+    let pairs = text.as_bytes().chunks_exact(2);
     pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
@@ -134,7 +132,7 @@ impl Admin for Tool {
             let mut found = vec![None; some.len()];
             let rows = self.ask(&format!(
                 "SELECT place, length(value), CASE WHEN length(value) <= {LARGEST_VALUE} THEN \
-                 '\\x' || encode(value, 'hex') END, \
+                 encode(value, 'hex') END, \
                  CASE WHEN expires < 'infinity' THEN \
                  (extract(epoch FROM expires - clock_timestamp()) * 1000000)::bigint END \
                  FROM (VALUES {}) AS wanted (place, key) JOIN {items} USING (key) \
@@ -175,10 +173,10 @@ mod tests {
 
     #[test]
     fn bytes_survive_their_text() {
-        assert_eq!(bytes_of("\\x00ff61"), Some(vec![0, 255, 97]));
-        for bad in ["", "61", "\\x6g"] {
+        assert_eq!(bytes_of("00ff61"), Some(vec![0, 255, 97]));
+        for bad in ["6g", "ä"] {
             assert_eq!(bytes_of(bad), None, "{bad}");
         }
-        assert_eq!(literal("a'b"), "convert_from('\\x612762', 'UTF8')");
+        assert_eq!(literal("a'b"), "convert_from(decode('612762', 'hex'), 'UTF8')");
     }
 }

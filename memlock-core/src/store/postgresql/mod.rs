@@ -47,6 +47,7 @@ use super::url::Url;
 use super::{Guarantees, Store};
 use crate::clock::Clock;
 use crate::error::Result;
+use crate::name::Key;
 use connection::Connection;
 use settings::Settings;
 
@@ -87,6 +88,10 @@ impl Protocol for Postgresql {
 
     fn guarantees(&self) -> Guarantees {
         promises::guarantees(self.settings.schema.is_durable)
+    }
+
+    fn removal_sql(&self, key: &Key, start: &[u8]) -> Option<String> {
+        Some(self.settings.schema.removal(key, start))
     }
 
     #[cfg(feature = "admin")]

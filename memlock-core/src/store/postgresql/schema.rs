@@ -2,6 +2,7 @@
 
 use super::wire::{Complaint, Wire};
 use crate::hash::fnv1a;
+use crate::name::{Key, hex};
 use crate::store::Failure;
 
 /// The text, with the places of the schema's name and of the kind of the tables.
@@ -55,6 +56,20 @@ impl Schema {
             "GRANT USAGE ON SCHEMA {schema} TO \"{user}\"; \
              GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO \"{user}\"; \
              GRANT USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO \"{user}\";"
+        )
+    }
+
+    /// The statement that removes an item whose value begins so, in a transaction of somebody else's.
+    /// Without quotes, backslashes and percent signs in its literals: it may be run by any client
+    /// library, with any settings.
+    pub(super) fn removal(&self, key: &Key, start: &[u8]) -> String {
+        format!(
+            "UPDATE {}.items SET expires = '-infinity' WHERE key = convert_from(decode('{}', 'hex'), 'UTF8') \
+             AND substr(value, 1, {}) = decode('{}', 'hex') AND expires > clock_timestamp()",
+            self.quoted(),
+            hex(key.as_str().as_bytes()),
+            start.len(),
+            hex(start),
         )
     }
 
