@@ -48,15 +48,10 @@ impl Postgresql {
     /// Starts one with its files in this directory, which is created and removed.
     #[must_use]
     pub fn at(files: PathBuf, settings: &[&str]) -> Postgresql {
-        // One of an earlier process that was killed.
-        let _ = fs::remove_dir_all(&files);
-        fs::create_dir(&files).expect("the directory of a server");
-        give(&files);
-        let mut init = program("initdb");
-        init.arg("-D").arg(files.join("data"));
-        init.args(["-A", "trust", "-U", "memlock", "--no-sync", "-E", "UTF8", "--locale", "C"]);
-        let made = init.output().expect("initdb cannot be run");
-        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        create(&files);
+        let mut copy = program("cp");
+        copy.arg("-a").arg(template().join("data")).arg(&files);
+        run(copy);
         Postgresql::on(files, settings)
     }
 
@@ -235,6 +230,44 @@ fn psql(port: u16) -> Command {
     psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1"]);
     psql.args(["-U", "memlock", "-d", "postgres", "-p", &port.to_string()]);
     psql
+}
+
+/// Files of a server, which are made once in this process, and copied for each server.
+fn template() -> &'static Path {
+    static TEMPLATE: OnceLock<(PathBuf, u32)> = OnceLock::new();
+    extern "C" fn clear() {
+        if let Some((files, owner)) = TEMPLATE.get()
+            && *owner == std::process::id()
+        {
+            let _ = fs::remove_dir_all(files);
+        }
+    }
+    let (files, _) = TEMPLATE.get_or_init(|| {
+        // SAFETY: the function may run at the end of the process: it uses nothing that ended.
+        assert_eq!(unsafe { libc::atexit(clear) }, 0);
+        let name = format!("memlock-pg-{}-template", std::process::id());
+        let files = std::env::temp_dir().join(name);
+        create(&files);
+        let mut init = program("initdb");
+        init.arg("-D").arg(files.join("data"));
+        init.args(["-A", "trust", "-U", "memlock", "--no-sync", "-E", "UTF8", "--locale", "C"]);
+        run(init);
+        (files, std::process::id())
+    });
+    files
+}
+
+/// Creates a directory for the files of a server.
+fn create(files: &Path) {
+    // One of an earlier process that was killed.
+    let _ = fs::remove_dir_all(files);
+    fs::create_dir(files).expect("the directory of a server");
+    give(files);
+}
+
+fn run(mut command: Command) {
+    let ran = command.output().unwrap_or_else(|why| panic!("{command:?}: {why}"));
+    assert!(ran.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ran.stderr));
 }
 
 /// A program of PostgreSQL, run by a user that is not root.
