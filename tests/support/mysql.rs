@@ -130,7 +130,7 @@ impl Settings {
         command.env("TMPDIR", &self.directory);
         command.arg("--no-defaults");
         command.arg(format!("--datadir={}", self.directory.join("data").display()));
-        command.arg("--innodb-log-file-size=8M");
+        command.arg("--innodb-log-file-size=32M");
         // SAFETY: getuid has no preconditions.
         if unsafe { libc::getuid() } == 0 {
             let (user, group) = nobody();

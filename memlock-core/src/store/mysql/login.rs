@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use mysql_common::auth::plugins::{AuthProc, ChallengeResponsePlugin, Context, Response};
+use mysql_common::auth::plugins::caching_sha2_password::scramble_sha256;
+use mysql_common::auth::plugins::mysql_native_password::scramble_native;
 use mysql_common::constants::CapabilityFlags;
-use mysql_common::crypto::der;
 use mysql_common::io::ParseBuf;
 #[cfg(feature = "tls")]
 use mysql_common::packets::SslRequest;
@@ -12,6 +12,7 @@ use mysql_common::packets::{AuthPlugin, AuthSwitchRequest, HandshakePacket, Hand
 use mysql_common::proto::MySerialize;
 
 use super::errors;
+use super::key;
 use super::packets::{CAPABILITIES, Wire, out_of_step, refusal};
 use super::settings::Settings;
 use crate::error::{Error, Result};
@@ -27,9 +28,6 @@ const CHARACTER_SET: u8 = 45;
 const SCRAMBLE: usize = 20;
 /// More packets than any login needs.
 const MOST_STEPS: usize = 8;
-/// The longest password that fits into one block of the shortest key.
-const SHORTEST_KEY: usize = 128;
-const PADDING: usize = 43;
 
 const OK: u8 = 0x00;
 const MORE: u8 = 0x01;
@@ -46,39 +44,92 @@ pub(super) enum Transport {
     Tls,
 }
 
+impl Transport {
+    fn is_encrypted(self) -> bool {
+        #[cfg(feature = "tls")]
+        return self == Transport::Tls;
+        #[cfg(not(feature = "tls"))]
+        false
+    }
+}
+
 /// Encrypts a connection whose server agrees.
 #[cfg(feature = "tls")]
 pub(super) type Encrypt<'a> = &'a dyn Fn(Socket) -> Result<Socket>;
 
-/// What the answers to challenges are made of.
-struct Answers<'a> {
+/// How the user is authenticated, and what the answers are made of.
+struct Authentication<'a> {
+    method: Method,
     password: &'a [u8],
     transport: Transport,
-    scramble: Vec<u8>,
+    challenge: [u8; SCRAMBLE],
 }
 
-impl Context for &Answers<'_> {
-    fn pass(&self) -> &[u8] {
-        self.password
+/// The methods that are known. The password is sent as it is by none of them, except over TLS and Unix
+/// sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    Native,
+    CachingSha2,
+    Sha256,
+}
+
+impl Method {
+    fn of(plugin: &AuthPlugin<'_>) -> Option<Method> {
+        match plugin {
+            AuthPlugin::MysqlNativePassword => Some(Method::Native),
+            AuthPlugin::CachingSha2Password => Some(Method::CachingSha2),
+            AuthPlugin::Sha256Password => Some(Method::Sha256),
+            _ => None,
+        }
     }
 
-    fn is_ipc_transport(&self) -> bool {
-        self.transport == Transport::Unix
+    fn plugin(self) -> AuthPlugin<'static> {
+        match self {
+            Method::Native => AuthPlugin::MysqlNativePassword,
+            Method::CachingSha2 => AuthPlugin::CachingSha2Password,
+            Method::Sha256 => AuthPlugin::Sha256Password,
+        }
+    }
+}
+
+impl Authentication<'_> {
+    /// The first answer to a challenge.
+    fn begin(&mut self, method: Method, challenge: &[u8]) -> Result<Vec<u8>> {
+        let challenge = challenge.get(..SCRAMBLE).and_then(|bytes| bytes.try_into().ok());
+        (self.method, self.challenge) = (method, challenge.ok_or_else(out_of_step)?);
+        let answer = match method {
+            Method::Native => scramble_native(&self.challenge, self.password).map(Vec::from),
+            Method::CachingSha2 => scramble_sha256(&self.challenge, self.password).map(Vec::from),
+            Method::Sha256 if self.password.is_empty() || self.transport.is_encrypted() => {
+                Some(self.plain())
+            }
+            // A request for the key.
+            Method::Sha256 => Some(vec![1]),
+        };
+        Ok(answer.unwrap_or_default())
     }
 
-    fn is_tls_transport(&self) -> bool {
-        #[cfg(feature = "tls")]
-        return self.transport == Transport::Tls;
-        #[cfg(not(feature = "tls"))]
-        false
+    /// The answer to what the server sends then, if there is one.
+    fn go_on(&self, sent: &[u8]) -> Result<Option<Vec<u8>>> {
+        const IS_KNOWN: &[u8] = &[3];
+        const IS_NEW: &[u8] = &[4];
+        match (self.method, sent) {
+            (Method::CachingSha2, IS_KNOWN) => Ok(None),
+            (Method::CachingSha2, IS_NEW) if self.transport != Transport::Plain => {
+                Ok(Some(self.plain()))
+            }
+            // A request for the key.
+            (Method::CachingSha2, IS_NEW) => Ok(Some(vec![2])),
+            (Method::CachingSha2 | Method::Sha256, pem) if pem.starts_with(b"-----BEGIN") => {
+                key::encrypt(self.password, &self.challenge, pem).map(Some)
+            }
+            _ => Err(out_of_step()),
+        }
     }
 
-    fn scramble(&self) -> &[u8] {
-        &self.scramble
-    }
-
-    fn server_key_pem(&self) -> Option<&[u8]> {
-        None
+    fn plain(&self) -> Vec<u8> {
+        [self.password, &[0]].concat()
     }
 }
 
@@ -114,15 +165,15 @@ pub(super) fn login(
         }
     };
     let password = settings.account.password.as_ref().map_or("", |password| &password.0);
-    let mut answers = Answers { password: password.as_bytes(), transport, scramble: Vec::new() };
-    let mut scramble = greeting.nonce();
-    scramble.truncate(SCRAMBLE);
-    answers.scramble = scramble;
+    let mut authentication = Authentication {
+        method: Method::Native,
+        password: password.as_bytes(),
+        transport,
+        challenge: [0; SCRAMBLE],
+    };
     let offered = greeting.auth_plugin_name_ref().map(AuthPlugin::from_bytes);
-    let plugin = offered.filter(is_usable).unwrap_or(AuthPlugin::MysqlNativePassword);
-    let mut procedure = begin(&plugin)?;
-    let challenge = answers.scramble.clone();
-    let answer = run(&mut procedure, &answers, &challenge)?;
+    let method = offered.as_ref().and_then(Method::of).unwrap_or(Method::Native);
+    let answer = authentication.begin(method, &greeting.nonce())?;
     if greeting.capabilities().contains(CapabilityFlags::CLIENT_CONNECT_ATTRS) {
         capabilities |= CapabilityFlags::CLIENT_CONNECT_ATTRS;
     }
@@ -130,11 +181,11 @@ pub(super) fn login(
     let attributes: HashMap<_, _> =
         attributes.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     let response = HandshakeResponse::new(
-        Some(answer.data().unwrap_or_default().to_vec()),
+        Some(answer),
         (5, 7, 0),
         Some(settings.account.user.as_bytes()),
         Some(settings.database.as_bytes()),
-        Some(plugin.borrow()),
+        Some(method.plugin()),
         capabilities,
         capabilities.contains(CapabilityFlags::CLIENT_CONNECT_ATTRS).then_some(attributes),
         MAX_PACKET,
@@ -142,15 +193,14 @@ pub(super) fn login(
     let mut packet = Vec::new();
     response.serialize(&mut packet);
     wire.send(&packet).map_err(|failure| failure.error)?;
-    answer_challenges(&mut wire, settings, &mut answers, procedure, &mut patience)?;
+    answer_challenges(&mut wire, settings, authentication, &mut patience)?;
     Ok(wire)
 }
 
 fn answer_challenges(
     wire: &mut Wire,
     settings: &Settings,
-    answers: &mut Answers<'_>,
-    mut procedure: AuthProc,
+    mut authentication: Authentication<'_>,
     patience: &mut Patience,
 ) -> Result<()> {
     for _ in 0..MOST_STEPS {
@@ -164,57 +214,25 @@ fn answer_challenges(
                 let switch: AuthSwitchRequest<'_> =
                     ParseBuf(&payload).parse(()).map_err(|_| out_of_step())?;
                 let plugin = switch.auth_plugin();
-                procedure = begin(&plugin)?;
-                let mut challenge = switch.plugin_data().to_vec();
-                challenge.truncate(SCRAMBLE);
-                answers.scramble.clone_from(&challenge);
-                run(&mut procedure, answers, &challenge)?
+                let method = Method::of(&plugin).ok_or_else(|| unsupported(&plugin))?;
+                Some(authentication.begin(method, switch.plugin_data())?)
             }
-            Some((&MORE, challenge)) => {
-                if challenge.starts_with(b"-----BEGIN") {
-                    check_key(challenge, answers.password)?;
-                }
-                run(&mut procedure, answers, challenge)?
-            }
+            Some((&MORE, sent)) => authentication.go_on(sent)?,
             _ => return Err(out_of_step()),
         };
-        if let Some(data) = answer.data() {
-            wire.send(data).map_err(|failure| failure.error)?;
+        if let Some(answer) = answer {
+            wire.send(&answer).map_err(|failure| failure.error)?;
         }
     }
     Err(out_of_step())
 }
 
-/// A password is never sent as it is, except over TLS and Unix sockets.
-fn is_usable(plugin: &AuthPlugin<'_>) -> bool {
-    matches!(
-        plugin,
-        AuthPlugin::MysqlNativePassword
-            | AuthPlugin::CachingSha2Password
-            | AuthPlugin::Sha256Password
-    )
-}
-
-fn begin(plugin: &AuthPlugin<'_>) -> Result<AuthProc> {
-    let refused = || {
-        Error::config(format!(
-            "The server asks for the authentication {:?}, which memlock does not support: let the user of the \
-             URL be identified by caching_sha2_password or mysql_native_password.",
-            String::from_utf8_lossy(plugin.as_bytes())
-        ))
-    };
-    if is_usable(plugin) { plugin.init().map_err(|_| refused()) } else { Err(refused()) }
-}
-
-fn run(procedure: &mut AuthProc, answers: &Answers<'_>, challenge: &[u8]) -> Result<Response> {
-    let is_key_expected = challenge.starts_with(b"-----BEGIN");
-    // The third step of the two procedures with keys parses a key, which is checked before.
-    if !is_key_expected && challenge.len() > SCRAMBLE {
-        return Err(out_of_step());
-    }
-    procedure.run(answers, challenge).map_err(|error| {
-        Error::config(format!("The server's challenge to the user cannot be answered: {error}."))
-    })
+fn unsupported(plugin: &AuthPlugin<'_>) -> Error {
+    Error::config(format!(
+        "The server asks for the authentication {:?}, which memlock does not support: let the user of the URL \
+         be identified by caching_sha2_password or mysql_native_password.",
+        String::from_utf8_lossy(plugin.as_bytes())
+    ))
 }
 
 fn parse_greeting<'a>(payload: &'a [u8], settings: &Settings) -> Result<HandshakePacket<'a>> {
@@ -246,110 +264,51 @@ fn parse_greeting<'a>(payload: &'a [u8], settings: &Settings) -> Result<Handshak
     Ok(greeting)
 }
 
-/// Refuses a key that the crate could not parse or use, for which it would panic.
-fn check_key(pem: &[u8], password: &[u8]) -> Result<()> {
-    let bad = || Error::protocol("The server sent a public key that is none.");
-    let (key, kind) = der::pem_to_der(pem).map_err(|_| bad())?;
-    let modulus = modulus(&key, kind == der::PubKeyFileType::Pkcs8).ok_or_else(bad)?;
-    if !(SHORTEST_KEY..=2048).contains(&modulus) {
-        return Err(bad());
-    }
-    if password.len() + PADDING > modulus {
-        return Err(Error::config("The password is too long for the server's public key."));
-    }
-    Ok(())
-}
-
-/// The length of the modulus of a key, in bytes.
-fn modulus(key: &[u8], is_wrapped: bool) -> Option<usize> {
-    const INTEGER: u8 = 0x02;
-    const BITS: u8 = 0x03;
-    const SEQUENCE: u8 = 0x30;
-    let (mut inner, _) = element(key, SEQUENCE)?;
-    if is_wrapped {
-        let (_, rest) = element(inner, SEQUENCE)?;
-        let (bits, _) = element(rest, BITS)?;
-        let (0, key) = bits.split_first()? else { return None };
-        (inner, _) = element(key, SEQUENCE)?;
-    }
-    let (modulus, rest) = element(inner, INTEGER)?;
-    let (exponent, _) = element(rest, INTEGER)?;
-    let modulus = modulus.strip_prefix(&[0]).unwrap_or(modulus);
-    let is_sound = modulus.first().is_some_and(|&first| first >= 0x80) && exponent.len() <= 8;
-    is_sound.then_some(modulus.len())
-}
-
-/// The contents of the next element, and what follows it.
-fn element(bytes: &[u8], tag: u8) -> Option<(&[u8], &[u8])> {
-    let (&found, rest) = bytes.split_first()?;
-    let (&length, rest) = rest.split_first()?;
-    let (length, rest) = match length {
-        0..=0x7f => (usize::from(length), rest),
-        0x81..=0x83 => {
-            let (digits, rest) = rest.split_at_checked(usize::from(length & 0x7f))?;
-            (digits.iter().fold(0, |length, &digit| length << 8 | usize::from(digit)), rest)
-        }
-        _ => return None,
-    };
-    (found == tag).then(|| rest.split_at_checked(length))?
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const KEY: &[u8] = b"-----BEGIN PUBLIC KEY-----
-MIIBIjANBgkqhkiG9w0BAQEFAAOCAQ8AMIIBCgKCAQEAxSKOcxiet8lLMn8ImyUE
-bGGKob5EdRz/4wdiw12ED0GfKKTKhVnodFCfm1mdy7bKOX5QxL9skrvYodpW43eR
-R5bfOzIgy1qIB8RYb6qOXRBw1oA4snBDqtUjDv/lbHLJN+IbzM4oU+e3Lt9rXyLX
-VY289ewONPweXHqSCnTL91w+wkU1peIFV2QhZ+upUCdCtwOn5hnJPNgxtbklFoya
-C8W3Z7Xx7He2QDJsEWAqX197efw0L6j8X8Tyd8Uwb7zUB1tfMGhHfm9EwejPAtzx
-4GztQNtNMtGS2oGZLQBLV9hib4dDL92iiZeckg2LAf4GsJofLLR8mcHCRoqVbQJ1
-YQIDAQAB
------END PUBLIC KEY-----";
-
-    fn answer_with(key: &[u8], password: &[u8]) -> Result<Response> {
-        check_key(key, password)?;
-        let answers =
-            Answers { password, transport: Transport::Plain, scramble: vec![7; SCRAMBLE] };
-        let mut procedure = begin(&AuthPlugin::CachingSha2Password)?;
-        run(&mut procedure, &answers, &[1; SCRAMBLE])?;
-        run(&mut procedure, &answers, &[4])?;
-        run(&mut procedure, &answers, key)
+    fn authentication(transport: Transport) -> Authentication<'static> {
+        let challenge = [0; SCRAMBLE];
+        Authentication { method: Method::Native, password: b"secret", transport, challenge }
     }
 
     #[test]
-    fn a_password_is_sent_encrypted() {
-        let answer = answer_with(KEY, b"secret").unwrap();
-        assert_eq!(answer.data().map(<[u8]>::len), Some(256));
-        assert!(answer_with(KEY, &[b'a'; 213]).is_ok());
-        assert!(answer_with(KEY, &[b'a'; 214]).is_err());
-    }
-
-    #[test]
-    fn a_password_is_never_sent_as_it_is() {
-        for plugin in [&b"mysql_clear_password"[..], b"mysql_old_password", b"dialog"] {
-            let error = begin(&AuthPlugin::from_bytes(plugin)).unwrap_err();
-            assert!(error.to_string().contains("does not support"), "{error}");
+    fn a_password_is_sent_as_it_is_only_over_private_transports() {
+        let contains = |answer: &[u8]| answer.windows(6).any(|bytes| bytes == b"secret");
+        for transport in [Transport::Unix, Transport::Plain] {
+            for method in [Method::Native, Method::CachingSha2, Method::Sha256] {
+                let mut authentication = authentication(transport);
+                let first = authentication.begin(method, &[9; SCRAMBLE + 1]).unwrap();
+                let next = authentication.go_on(&[4]).ok().flatten().unwrap_or_default();
+                let is_sent = contains(&first) || contains(&next);
+                assert_eq!(
+                    is_sent,
+                    transport == Transport::Unix && method == Method::CachingSha2,
+                    "{method:?}"
+                );
+            }
+        }
+        for name in [&b"mysql_clear_password"[..], b"mysql_old_password", b"dialog"] {
+            assert_eq!(Method::of(&AuthPlugin::from_bytes(name)), None);
         }
     }
 
     proptest! {
         #[test]
-        fn no_key_breaks_the_login(place in 27..KEY.len(), byte: u8, cut in 0..KEY.len()) {
-            let mut key = KEY.to_vec();
-            key[place] = byte;
-            let _ = answer_with(&key, b"secret");
-            let _ = answer_with(&KEY[..cut], b"secret");
-        }
-
-        #[test]
-        fn no_greeting_breaks_the_login(bytes: Vec<u8>, version in "[ -~]{0,9}", rest in prop::collection::vec(any::<u8>(), 31..80)) {
+        fn nothing_that_is_sent_breaks_the_login(
+            bytes: Vec<u8>, version in "[ -~]{0,9}", rest in prop::collection::vec(any::<u8>(), 31..80),
+        ) {
             let settings = Settings::for_tests();
             let _ = parse_greeting(&bytes, &settings).map(|greeting| greeting.nonce());
             let whole = [&[10], version.as_bytes(), &[0], &rest].concat();
             let _ = parse_greeting(&whole, &settings).map(|greeting| greeting.nonce());
+            for method in [Method::Native, Method::CachingSha2, Method::Sha256] {
+                let mut authentication = authentication(Transport::Plain);
+                let _ = authentication.begin(method, &bytes);
+                let _ = authentication.go_on(&bytes);
+            }
         }
     }
 }

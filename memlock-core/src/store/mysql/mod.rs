@@ -8,7 +8,7 @@
 //! | `mod` | the URL |
 //! | `settings`, `account` | what a connection needs; the user and the password |
 //! | `packets` | packets over a socket, by the `mysql_common` crate |
-//! | `login` | the server's greeting and its challenges |
+//! | `login`, `key` | the server's greeting and its challenges; encrypting a password |
 //! | `handshake` | the session, and what a server tells about itself |
 //! | `connection` | one connection: a batch to requests, and their replies back |
 //! | `statements` | operations to statements, and what the replies to them mean |
@@ -27,6 +27,7 @@ mod errors;
 mod handshake;
 #[cfg(feature = "admin")]
 mod health;
+mod key;
 mod login;
 mod packets;
 mod prepared;
