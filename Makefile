@@ -77,8 +77,8 @@ TEST_RUST := PYTHON=$(PYTHON) RUST_BACKTRACE=0 $(CARGO) test --workspace --exclu
 
 # What takes a minute, and waits for most of it, runs beside the rest.
 .PHONY: test-rust
-test-rust: python ## the Rust tests: units, the conformance suites in every language, faults, leases, processes
-	@packaging/need cc c++ memcached mariadbd mariadb openssl redis-server ip nft
+test-rust: python $(VENV)/.test ## the Rust tests: units, the conformance suites in every language, faults, leases, processes
+	@packaging/need cc c++ memcached mariadbd mariadb redis-server postgresql pgbouncer openssl ip nft
 	$(TEST_RUST) --no-run
 	$(TEST_RUST) --test renewal_many -- --ignored --nocapture > target/renewal_many.log 2>&1 & beside=$$!; status=0; \
 	  $(TEST_RUST) || status=1; wait $$beside || status=1; cat target/renewal_many.log; exit $$status
@@ -169,7 +169,7 @@ check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, import circles, links in 
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	for store in memcached mysql redis sqlite; do \
+	for store in memcached mysql postgresql redis sqlite; do \
 	  $(CARGO) clippy -q -p memlock-ffi --no-default-features --features $$store -- -D warnings || exit 1; \
 	done
 	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings

@@ -23,10 +23,15 @@ use memlock_fuzz::{Input, Time};
 
 /// A URL at whose port nothing listens, where the client dials once the scripts are used up; and the
 /// handshake of a suitable server.
-const SERVERS: [(&str, &[u8]); 1] = [(
+const SERVERS: [(&str, &[u8]); 2] = [(
     "redis://:secret@127.0.0.1:1?connect_timeout=10ms",
     b"+OK\r\n$72\r\n# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:0123456789ab\r\n\r\n\
     *2\r\n$10\r\n1795170000\r\n$1\r\n5\r\n$4\r\nname\r\n$16\r\n1795170000000005\r\n",
+), (
+    "postgresql://u:secret@127.0.0.1:1/d?connect_timeout=10ms&sslmode=disable",
+    b"R\0\0\0\x08\0\0\0\0K\0\0\0\x0c\0\0\0\x07\0\0\0\x01Z\0\0\0\x05I\
+    D\0\0\0=\0\x07\0\0\0\x017\0\0\0\x01f\0\0\0\x06150018\0\0\0\x03off\0\0\0\x0eread committed\0\0\0\x01u\0\0\0\x01tC\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I\
+    C\0\0\0\x0aBEGIN\0D\0\0\03\0\x05\0\0\0\x015\0\0\0\x101795170000000000\0\0\0\x03750\0\0\0\x02rc\0\0\0\x03offC\0\0\0\x0dSELECT 1\0C\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I",
 )];
 
 const PASSWORD: &[u8] = b"secret";

@@ -182,6 +182,9 @@ pub(crate) struct Doctor {
     /// Write JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Only print the statements that create what memlock needs in a database, by its scheme or URL
+    #[arg(long, value_name = "SCHEME|URL", conflicts_with = "json")]
+    pub(crate) print_schema: Option<String>,
 }
 
 /// Show what exists by a name, its holders and its waiters.

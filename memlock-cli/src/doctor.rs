@@ -3,8 +3,8 @@
 mod probe;
 
 use memlock_core::Client;
-use memlock_core::store::Node;
 use memlock_core::store::admin::{Finding, Verdict};
+use memlock_core::store::{Node, schemes};
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
@@ -28,6 +28,12 @@ fn style(verdict: Verdict) -> Style {
         Verdict::Warning => Style::Warning,
         Verdict::Bad => Style::Bad,
     }
+}
+
+/// Prints the statements that create what memlock needs in a database.
+pub(crate) fn print_schema(scheme: &str) -> Result<Status, CliError> {
+    Out::new().line(schemes::schema(scheme)?.trim_end())?;
+    Ok(Status::OK)
 }
 
 pub(crate) fn doctor(url: &Url, args: &Doctor) -> Result<Status, CliError> {

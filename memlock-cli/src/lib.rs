@@ -82,6 +82,9 @@ fn command(args: Args) -> Result<Status, CliError> {
         Command::Resize(args) => resize::resize(&url()?, &args),
         Command::List(args) => list::list(&url()?, &args),
         Command::Bench(args) => bench::bench(&url()?, &args),
+        Command::Doctor(args::Doctor { print_schema: Some(scheme), .. }) => {
+            doctor::print_schema(&scheme)
+        }
         Command::Doctor(args) => doctor::doctor(&url()?, &args),
         Command::Completions(args) => pages::completions(&args),
         Command::Pages(args) => pages::pages(&args),

@@ -1,4 +1,4 @@
-//! The command `memlock`: the real binary on a real memcached, in a terminal of its own where that
+//! The command `memlock`: the real binary on real servers, in a terminal of its own where that
 //! matters.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
@@ -13,10 +13,15 @@ mod list;
 mod lost;
 mod mysql;
 mod names;
+mod postgresql;
 mod pty;
+mod redis;
 mod run;
 mod sentences;
 mod slow_servers;
 mod sqlite;
+#[path = "../stores/mod.rs"]
+#[allow(dead_code, reason = "other suites use the rest")]
+mod stores;
 mod terminal;
 mod tool;

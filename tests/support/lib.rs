@@ -39,6 +39,7 @@ pub mod hosts;
 pub mod intercepted;
 pub mod launch;
 pub mod mysql;
+pub mod postgresql;
 pub mod process;
 pub mod proxy;
 pub mod relay;

@@ -32,6 +32,16 @@ pub trait Server: Send + Sync {
     fn restart(&self) {
         self.process().restart();
     }
+
+    /// Freezes the server: see [`ServerProcess::pause`].
+    fn pause(&self) {
+        self.process().pause();
+    }
+
+    /// Lets a paused server go on.
+    fn resume(&self) {
+        self.process().resume();
+    }
 }
 
 /// How a server is started.

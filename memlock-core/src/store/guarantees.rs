@@ -63,6 +63,10 @@ pub enum Survives {
     Persisted,
     /// Everything, until the host itself is rebooted.
     Restart,
+    /// Everything, unless the server crashes: then nothing.
+    CleanRestart,
+    /// Everything.
+    Crash,
 }
 
 /// Across which events fences rise.
@@ -157,6 +161,8 @@ impl Guarantees {
             Survives::Nothing => "all locks are lost",
             Survives::Persisted => "what the server has saved survives",
             Survives::Restart => "locks survive, until the host is rebooted",
+            Survives::CleanRestart => "locks survive a clean restart, and are lost in a crash",
+            Survives::Crash => "locks survive, also a crash",
         };
         let evictions = if self.evicts { "unless the server refuses when full" } else { "never" };
         let fences = match self.fences_rise {
@@ -196,6 +202,10 @@ mod tests {
         ("Memory", "memory://x"),
         #[cfg(feature = "mysql")]
         ("MySQL and MariaDB", "mysql://h/d"),
+        #[cfg(feature = "postgresql")]
+        ("PostgreSQL", "postgresql://u@h"),
+        #[cfg(feature = "postgresql")]
+        ("PostgreSQL with `durable=yes`", "postgresql://u@h?durable=yes"),
         #[cfg(feature = "redis")]
         ("Redis and Valkey", "redis://h"),
         #[cfg(feature = "sqlite")]

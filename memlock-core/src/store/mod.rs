@@ -21,11 +21,13 @@ pub mod guarantees;
 pub mod memcached;
 pub mod memory;
 #[cfg(feature = "mysql")]
-pub mod mysql;
+mod mysql;
 mod ops;
+#[cfg(feature = "postgresql")]
+mod postgresql;
 #[cfg(feature = "redis")]
 mod redis;
-#[cfg(any(feature = "memcached", feature = "mysql", feature = "redis"))]
+#[cfg(any(feature = "memcached", feature = "mysql", feature = "postgresql", feature = "redis"))]
 mod remote;
 mod route;
 pub mod schemes;

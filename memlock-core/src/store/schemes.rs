@@ -8,6 +8,8 @@ use super::memcached::Memcached;
 use super::memory::Memory;
 #[cfg(feature = "mysql")]
 use super::mysql::MySql;
+#[cfg(feature = "postgresql")]
+use super::postgresql::Postgresql;
 #[cfg(feature = "redis")]
 use super::redis::Redis;
 #[cfg(feature = "sqlite")]
@@ -28,6 +30,10 @@ const SCHEMES: &[(&str, &str, Open)] = &[
     ("mysql", "mysql://user:password@host[:port][,host2…]/database", MySql::open),
     #[cfg(feature = "mysql")]
     ("mariadb", "mariadb://user:password@host[:port][,host2…]/database", MySql::open),
+    #[cfg(feature = "postgresql")]
+    ("postgresql", "postgresql://[user[:password]@]host[:port][/database]", Postgresql::open),
+    #[cfg(feature = "postgresql")]
+    ("postgres", "postgres://…, the same", Postgresql::open),
     #[cfg(feature = "redis")]
     ("redis", "redis://[[user]:password@]host[:port][,host2…][/database]", Redis::open),
     #[cfg(all(feature = "redis", feature = "tls"))]
@@ -37,6 +43,42 @@ const SCHEMES: &[(&str, &str, Open)] = &[
     #[cfg(feature = "sqlite")]
     ("sqlite", "sqlite:///path or sqlite:path", Sqlite::open),
 ];
+
+/// The statements that create what a store needs, as far as its URL names it.
+type Schema = fn(&mut Url) -> Result<String>;
+
+/// The schemes of databases.
+const SCHEMAS: &[(&str, Schema)] = &[
+    #[cfg(feature = "mysql")]
+    ("mysql", MySql::schema),
+    #[cfg(feature = "mysql")]
+    ("mariadb", MySql::schema),
+    #[cfg(feature = "postgresql")]
+    ("postgresql", Postgresql::schema),
+    #[cfg(feature = "postgresql")]
+    ("postgres", Postgresql::schema),
+];
+
+/// The statements that create what the store of a URL needs in its database, for somebody who may
+/// run them. A scheme alone, such as `postgresql`, stands for a URL with its defaults.
+///
+/// # Errors
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) for a URL that cannot be parsed, or is not one of
+/// a database.
+pub fn schema(url: &str) -> Result<String> {
+    let is_scheme = !url.contains(':');
+    let mut url = if is_scheme { Url::parse(&format!("{url}://"))? } else { Url::parse(url)? };
+    let found = SCHEMAS.iter().find(|(scheme, _)| *scheme == url.scheme);
+    let (_, schema) = found.ok_or_else(|| {
+        let known: Vec<&str> = SCHEMAS.iter().map(|(scheme, _)| *scheme).collect();
+        Error::config(format!(
+            "{:?} is not the scheme of a database that memlock knows. These are: {}.",
+            url.scheme,
+            known.join(", ")
+        ))
+    })?;
+    schema(&mut url)
+}
 
 /// The store that a URL names, for programs that wrap it before they pass it to a
 /// [`Client`](crate::Client). The client's own parameters are not known here.

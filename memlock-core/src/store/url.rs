@@ -229,11 +229,11 @@ pub(crate) struct Account<'a> {
 }
 
 /// A text that is not shown in messages.
-#[cfg(any(feature = "mysql", feature = "redis"))]
+#[cfg(any(feature = "mysql", feature = "postgresql", feature = "redis"))]
 #[derive(Clone)]
 pub(crate) struct Secret(pub(crate) String);
 
-#[cfg(any(feature = "mysql", feature = "redis"))]
+#[cfg(any(feature = "mysql", feature = "postgresql", feature = "redis"))]
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("***")

@@ -17,8 +17,12 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::hash::mix;
+use crate::name::Key;
 use crate::store::remote::{self, Patience, Socket};
 use crate::store::{Epoch, Failure, Op, Reply};
+
+/// How often the script is loaded again within one batch.
+const RELOADS: usize = 2;
 
 /// A connection that is logged in.
 pub(in crate::store) struct Connection {
@@ -39,11 +43,15 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// The outcome of a packet.
-enum Outcome {
-    Done(Vec<Reply>),
-    /// The server has forgotten the script, and nothing was changed.
-    Forgotten,
+/// How the packet names the script.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Script {
+    /// By its hash: the server knows it.
+    Known,
+    /// The packet loads it, and its first call has the text.
+    Reloaded,
+    /// Each call has the text: the server forgets the script again and again.
+    Spelled,
 }
 
 impl Connection {
@@ -65,15 +73,17 @@ impl Connection {
         self.introduction.life.epoch()
     }
 
-    /// Sends the batch and reads the replies.
+    /// Sends the batch and reads the replies. `None`: the server did not know the script, and the
+    /// operation was not carried out.
     fn attempt(
         &mut self,
         ops: &[Op<'_>],
+        script: Script,
         meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Outcome, Failure> {
+    ) -> std::result::Result<Vec<Option<Reply>>, Failure> {
         let versions = self.new_versions(ops.len());
         let draws = ops.iter().any(Op::wants_fence);
-        self.encode(ops, &versions, draws);
+        self.encode(ops, &versions, script, draws);
         if !self.socket.output.is_empty() {
             self.socket.write_out()?;
             let process = fork::generation();
@@ -84,24 +94,38 @@ impl Connection {
             }
         }
         let mut patience = Patience::default();
-        let mut replies = Vec::with_capacity(ops.len());
+        if script == Script::Reloaded {
+            let sent = ops.iter().any(Op::changes);
+            self.next(&mut patience).map_err(|error| Failure { error, sent })?;
+        }
+        let mut replies: Vec<Option<Reply>> = Vec::with_capacity(ops.len());
         let mut refused: Option<(&Op<'_>, ServerError)> = None;
-        let may_have_changed = ops.iter().any(Op::changes);
-        for (op, &version) in ops.iter().zip(&versions) {
+        for (place, (op, &version)) in ops.iter().zip(&versions).enumerate() {
             if !op.is_of(self.epoch()) {
-                replies.push(Reply::VersionMismatch);
+                replies.push(Some(Reply::VersionMismatch));
                 continue;
             }
-            let lost = |error| Failure { error, sent: may_have_changed };
-            match self.next(&mut patience).map_err(lost)? {
-                Value::ServerError(error) => refused = refused.or(Some((op, error))),
-                value => {
-                    replies.push(request::decode(op, version, value, self.epoch()).map_err(lost)?)
+            let may_have_changed = |replies: &[Option<Reply>]| {
+                any_changed(replies) || ops[place..].iter().any(Op::changes)
+            };
+            match self.next(&mut patience) {
+                Ok(Value::ServerError(error)) => {
+                    if error.code() != errors::FORGOTTEN || script == Script::Spelled {
+                        refused = refused.or(Some((op, error)));
+                    }
+                    replies.push(None);
                 }
+                Ok(value) => match request::decode(op, version, value, self.epoch()) {
+                    Ok(reply) => replies.push(Some(reply)),
+                    Err(error) => {
+                        return Err(Failure { error, sent: may_have_changed(&replies) });
+                    }
+                },
+                Err(error) => return Err(Failure { error, sent: may_have_changed(&replies) }),
             }
         }
         // A command that was refused was not carried out, but others may have been.
-        let changed = replies.iter().any(has_changed);
+        let changed = any_changed(&replies);
         let fence = if draws {
             let drawn = self.next(&mut patience);
             Some(drawn.map_err(|error| Failure { error, sent: changed })?)
@@ -109,9 +133,6 @@ impl Connection {
             None
         };
         if let Some((op, error)) = refused {
-            if error.code() == errors::FORGOTTEN && !changed {
-                return Ok(Outcome::Forgotten);
-            }
             let error = request::refused(op, error.code(), error.details().unwrap_or_default());
             return Err(Failure { error, sent: changed });
         }
@@ -119,7 +140,34 @@ impl Connection {
             let fence = self.fence(drawn).map_err(|error| Failure { error, sent: changed })?;
             fill_in(ops, &mut replies, fence);
         }
-        Ok(Outcome::Done(replies))
+        Ok(replies)
+    }
+
+    /// Carries out what the server did not, because it had forgotten the script: `SCRIPT FLUSH`, or
+    /// a failover behind a proxy. From the first such operation on, all those that changed nothing
+    /// are run again, so that an operation that reads still follows those before it. Each packet
+    /// carries out at least one operation.
+    fn complete(
+        &mut self,
+        ops: &[Op<'_>],
+        replies: &mut [Option<Reply>],
+    ) -> std::result::Result<(), Failure> {
+        for round in 0.. {
+            let Some(first) = replies.iter().position(Option::is_none) else { break };
+            let places: Vec<usize> = (first..ops.len())
+                .filter(|&place| !replies[place].as_ref().is_some_and(has_changed))
+                .collect();
+            let again: Vec<Op<'_>> = places.iter().map(|&place| ops[place]).collect();
+            let script = if round < RELOADS { Script::Reloaded } else { Script::Spelled };
+            let later = self.attempt(&again, script, &|| {}).map_err(|failure| {
+                let sent = failure.sent || any_changed(replies);
+                Failure { sent, ..failure }
+            })?;
+            for (place, reply) in places.into_iter().zip(later) {
+                replies[place] = reply;
+            }
+        }
+        Ok(())
     }
 
     /// Versions are a permutation of consecutive numbers that begin at random: none occurs twice.
@@ -129,12 +177,20 @@ impl Connection {
         (0..count as u64).map(|place| mix(first.wrapping_add(place))).collect()
     }
 
-    fn encode(&mut self, ops: &[Op<'_>], versions: &[u64], draws: bool) {
+    fn encode(&mut self, ops: &[Op<'_>], versions: &[u64], script: Script, draws: bool) {
         let epoch = self.epoch();
         let output = &mut self.socket.output;
         output.clear();
+        if script == Script::Reloaded {
+            handshake::load().write_packed_command(output);
+        }
+        let mut is_spelled = script != Script::Known;
         for (op, &version) in ops.iter().zip(versions).filter(|(op, _)| op.is_of(epoch)) {
-            request::encode(op, version, &self.introduction.script, output);
+            let hash = Some(self.introduction.script.as_str()).filter(|_| !is_spelled);
+            request::encode(op, version, hash, output);
+            if !matches!(op, Op::Add { .. }) {
+                is_spelled = script == Script::Spelled;
+            }
         }
         if draws {
             cmd("INCR").arg(self.settings.fence.as_str()).write_packed_command(output);
@@ -145,9 +201,9 @@ impl Connection {
     /// server has lost its counter, for example by `FLUSHALL`: the counter is then raised, and
     /// another fence is drawn, while this client holds what the fence is for.
     fn fence(&mut self, drawn: Value) -> Result<u64> {
-        let floor = self.introduction.floor;
-        let mut fence = fence_of(drawn)?;
-        if fence <= floor {
+        let mut fence = fence_of(&self.settings.fence, drawn)?;
+        let floor = self.introduction.floor.unwrap_or(0);
+        if fence <= floor || self.introduction.floor.is_none() {
             let key = &self.settings.fence;
             let output = &mut self.socket.output;
             output.clear();
@@ -155,27 +211,18 @@ impl Connection {
             cmd("INCR").arg(key.as_str()).write_packed_command(output);
             self.socket.write_out().map_err(|failure| failure.error)?;
             let mut patience = Patience::default();
-            self.next(&mut patience)?;
-            fence = fence_of(self.next(&mut patience)?)?;
+            let raised = self.next(&mut patience)?;
+            let drawn = self.next(&mut patience)?;
+            if let Value::ServerError(error) = raised {
+                return Err(errors::of_reply(error.code(), error.details().unwrap_or_default()));
+            }
+            fence = fence_of(&self.settings.fence, drawn)?;
             if fence <= floor {
                 return Err(Error::protocol("The server's counter of fences does not rise."));
             }
         }
-        self.introduction.floor = fence;
+        self.introduction.floor = Some(fence);
         Ok(fence)
-    }
-
-    /// Loads the script again.
-    fn load(&mut self) -> Result<()> {
-        self.socket.output.clear();
-        handshake::load().write_packed_command(&mut self.socket.output);
-        self.socket.write_out().map_err(|failure| failure.error)?;
-        match self.next(&mut Patience::default())? {
-            Value::ServerError(error) => {
-                Err(errors::of_reply(error.code(), error.details().unwrap_or_default()))
-            }
-            _ => Ok(()),
-        }
     }
 
     fn next(&mut self, patience: &mut Patience) -> Result<Value> {
@@ -183,28 +230,34 @@ impl Connection {
     }
 }
 
+fn any_changed(replies: &[Option<Reply>]) -> bool {
+    replies.iter().flatten().any(has_changed)
+}
+
 /// Whether the reply says that the item was changed.
 fn has_changed(reply: &Reply) -> bool {
     matches!(reply, Reply::Stored(_) | Reply::Written | Reply::Deleted | Reply::Number(_))
 }
 
-fn fence_of(drawn: Value) -> Result<u64> {
+fn fence_of(key: &Key, drawn: Value) -> Result<u64> {
     match drawn {
-        Value::Int(number) => u64::try_from(number).ok(),
+        Value::Int(number) => u64::try_from(number).map_err(|_| handshake::not_the_counter(key)),
         Value::ServerError(error) => {
-            let error = errors::of_reply(error.code(), error.details().unwrap_or_default());
-            return Err(error.during(format_args!("drawing a fence")));
+            let (code, text) = (error.code(), error.details().unwrap_or_default());
+            if code == "WRONGTYPE" || text.contains("not an integer") || text.contains("overflow") {
+                return Err(handshake::not_the_counter(key));
+            }
+            Err(errors::of_reply(code, text).during(format_args!("drawing a fence")))
         }
-        _ => None,
+        _ => Err(Error::protocol("The server's reply to the drawing of a fence is no number.")),
     }
-    .ok_or_else(|| Error::protocol("The server's counter of fences is not a number."))
 }
 
-fn fill_in(ops: &[Op<'_>], replies: &mut [Reply], drawn: u64) {
+fn fill_in(ops: &[Op<'_>], replies: &mut [Option<Reply>], drawn: u64) {
     for (op, reply) in ops.iter().zip(replies) {
         let fence = match reply {
-            Reply::Stored(stored) => &mut stored.fence,
-            Reply::Value(item) => &mut item.fence,
+            Some(Reply::Stored(stored)) => &mut stored.fence,
+            Some(Reply::Value(item)) => &mut item.fence,
             _ => continue,
         };
         if op.wants_fence() {
@@ -222,16 +275,11 @@ impl remote::Connection for Connection {
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
-        if let Outcome::Done(replies) = self.attempt(ops, meanwhile)? {
-            return Ok(replies);
+        let mut replies = self.attempt(ops, Script::Known, meanwhile)?;
+        if replies.iter().any(Option::is_none) {
+            self.complete(ops, &mut replies)?;
         }
-        // `SCRIPT FLUSH`, or a failover behind a proxy.
-        let unsent = |error| Failure { error, sent: false };
-        self.load().map_err(|error| Failure { error, sent: false }.of_read()).map_err(unsent)?;
-        match self.attempt(ops, &|| {})? {
-            Outcome::Done(replies) => Ok(replies),
-            Outcome::Forgotten => Err(unsent(errors::of_reply(errors::FORGOTTEN, ""))),
-        }
+        Ok(replies.into_iter().flatten().collect())
     }
 
     fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {

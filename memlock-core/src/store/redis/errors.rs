@@ -5,6 +5,16 @@ use crate::error::{Error, ErrorKind};
 /// The reply to a call of a script that the server does not know.
 pub(super) const FORGOTTEN: &str = "NOSCRIPT";
 
+/// Whether the server refuses all writes, and replies to reads.
+pub(super) fn is_of_writes(code: &str) -> bool {
+    ["OOM", "MISCONF", "NOREPLICAS"].contains(&code)
+}
+
+/// Whether the connection was closed, rather than silent.
+pub(super) fn is_of_closing(error: &Error) -> bool {
+    error.kind() == ErrorKind::Unknown && !error.to_string().contains("did not answer")
+}
+
 /// The error of an error reply with this code and text.
 pub(super) fn of_reply(code: &str, text: &str) -> Error {
     let unreachable = |text: &str| Error::new(ErrorKind::Unreachable, text);
@@ -20,8 +30,8 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
         Error::config("The server has no password: leave it out of the URL, and of REDISCLI_AUTH.")
     } else if known("NOPERM") {
         Error::config(format!(
-            "The user has no right to what locks need ({text}): grant ~PREFIX* +@string +@scripting +del +pttl \
-             +time +info +select."
+            "The user has no right to what locks need ({text}): grant ~PREFIX* ~{{PREFIX* +@string \
+             +@scripting +del +pttl +time +info +select, and for the command memlock also +ping +scan."
         ))
     } else if text.contains("DB index is out of range") {
         Error::config("The server has no database with this number.")
@@ -46,7 +56,9 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
             "The server is part of a Redis Cluster, which memlock does not support: name servers that are not.",
         )
     } else if known("OOM") {
-        Error::protocol("The server has no memory left: raise its maxmemory, or remove keys.")
+        Error::protocol(
+            "The server has no memory left: raise its maxmemory, or remove keys. What is held can be released.",
+        )
     } else if known("MISCONF") {
         Error::protocol(
             "The server cannot save its data, and refuses writes: look at its disk and its log.",

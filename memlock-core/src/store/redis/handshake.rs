@@ -17,6 +17,9 @@ use crate::store::remote::{self, Patience, Socket};
 /// The oldest version with all that is needed: `PXAT` came with it.
 const OLDEST: (u64, u64) = (6, 2);
 
+/// The first byte of an alert of TLS.
+const TLS_ALERT: u8 = 0x15;
+
 /// The script that raises the counter of fences.
 const RAISE: &str = include_str!("fence.lua");
 
@@ -53,8 +56,9 @@ pub(super) struct Introduction {
     pub(super) time: ServerTime,
     /// The name of the script on the server.
     pub(super) script: String,
-    /// The counter of fences after it was raised.
-    pub(super) floor: u64,
+    /// The counter of fences after it was raised; `None` if the server refused that, as it refuses
+    /// all writes.
+    pub(super) floor: Option<u64>,
 }
 
 /// The commands that log in.
@@ -96,32 +100,80 @@ pub(super) fn introduce(
         request.write_packed_command(&mut socket.output);
     }
     socket.write_out().map_err(|failure| failure.error)?;
-    let mut patience = Patience::default();
-    let mut answers = Vec::with_capacity(requests.len());
-    for _ in &requests {
-        answers.push(match replies::next(socket, parser, &mut patience)? {
-            Value::ServerError(error) => {
-                return Err(errors::of_reply(error.code(), error.details().unwrap_or_default()));
-            }
-            answer => answer,
-        });
+    let mut answers = Answers { socket, parser, patience: Patience::default() };
+    let mut first = Some(());
+    let mut next = || match first.take() {
+        Some(()) => answers.first(settings),
+        None => answers.next(),
+    };
+    for _ in 0..logged_in {
+        accepted(next()?)?;
+    }
+    // What it is comes before what it refuses.
+    let life = examine(&text(accepted(next()?)?).ok_or_else(nonsense)?)?;
+    let shown = unix_time(accepted(next()?)?).ok_or_else(nonsense)?;
+    let script = text(accepted(next()?)?).ok_or_else(nonsense)?;
+    let floor = match next()? {
+        // What is held can be examined and released all the same.
+        Value::ServerError(error) if errors::is_of_writes(error.code()) => None,
+        Value::ServerError(error) if error.code() == "WRONGTYPE" => {
+            return Err(not_the_counter(&settings.fence));
+        }
+        answer => Some(number(accepted(answer)?).ok_or_else(nonsense)?),
+    };
+    if settings.refuses_evictions {
+        refuse_evictions(&text(accepted(next()?)?).ok_or_else(nonsense)?)?;
     }
     if !socket.unread().is_empty() {
         return Err(Error::protocol(
             "The server said more than it was asked: it is not a Redis that memlock can use.",
         ));
     }
-    let mut answers = answers.into_iter().skip(logged_in);
-    let mut next = || answers.next().ok_or_else(nonsense);
-    let (info, time, script, floor) = (next()?, next()?, next()?, next()?);
-    let life = examine(&text(info).ok_or_else(nonsense)?)?;
-    if settings.refuses_evictions {
-        refuse_evictions(&text(next()?).ok_or_else(nonsense)?)?;
-    }
-    let shown = unix_time(time).ok_or_else(nonsense)?;
-    let script = text(script).ok_or_else(nonsense)?;
-    let floor = number(floor).ok_or_else(nonsense)?;
     Ok(Introduction { life, time: ServerTime { shown, sent }, script, floor })
+}
+
+/// The replies to the handshake.
+struct Answers<'a> {
+    socket: &'a mut Socket,
+    parser: &'a mut Parser,
+    patience: Patience,
+}
+
+impl Answers<'_> {
+    fn next(&mut self) -> Result<Value> {
+        replies::next(self.socket, self.parser, &mut self.patience)
+    }
+
+    /// The first one: where a server expects TLS, it closes the connection, or sends an alert.
+    fn first(&mut self, settings: &Settings) -> Result<Value> {
+        let answer = self.next();
+        let is_alert = self.socket.unread().first() == Some(&TLS_ALERT);
+        answer.map_err(|error| {
+            if !settings.is_encrypted && (is_alert || errors::is_of_closing(&error)) {
+                let text = format!("{error} Does it expect TLS (rediss://)?");
+                return Error::new(error.kind(), text);
+            }
+            error
+        })
+    }
+}
+
+/// The reply, unless it is an error.
+fn accepted(answer: Value) -> Result<Value> {
+    match answer {
+        Value::ServerError(error) => {
+            Err(errors::of_reply(error.code(), error.details().unwrap_or_default()))
+        }
+        answer => Ok(answer),
+    }
+}
+
+/// The error of an item that is in the way of the counter of fences.
+pub(super) fn not_the_counter(fence: &Key) -> Error {
+    Error::protocol(format!(
+        "The item {fence} is not memlock's counter of fences: another program stores something there. Delete \
+         it, or choose another prefix."
+    ))
 }
 
 /// Loads the script.
@@ -176,7 +228,8 @@ fn examine(info: &str) -> Result<Life> {
             "The server is Redis {version:?}, and memlock needs 6.2 or later: upgrade it."
         )));
     }
-    match field(info, "redis_mode") {
+    // Valkey calls it `server_mode`.
+    match field(info, "server_mode").or_else(|| field(info, "redis_mode")) {
         Some("cluster") => return Err(errors::of_reply("MOVED", "")),
         Some("sentinel") => {
             return Err(Error::config(
@@ -229,6 +282,8 @@ mod tests {
             let error = examine(&info(version, mode)).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
+        let valkey = "redis_version:7.2.4\r\nserver_mode:cluster\r\nrun_id:abc\r\n";
+        assert!(examine(valkey).unwrap_err().to_string().contains("Cluster"));
         assert!(examine("redis_version:7.0.0\r\n").is_err());
     }
 

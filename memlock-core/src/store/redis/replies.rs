@@ -75,7 +75,7 @@ fn nonsense() -> Error {
 
 fn too_long() -> Error {
     Error::protocol(
-        "The item has a value of more than 1 MiB: it is not memlock's. Use another name, or delete the item.",
+        "The server sent a reply of more than 1 MiB, which is longer than any that was asked for.",
     )
 }
 

@@ -14,6 +14,9 @@ use crate::store::{Epoch, Expiry, Item, Op, Reply, Returns, Stored, Version};
 /// The text of the script.
 pub(super) const SCRIPT: &str = include_str!("script.lua");
 
+/// The script's reply to an operation on an item that is too large to be memlock's.
+const TOO_LARGE: &str = "TOOLARGE";
+
 /// The end of a queue's key.
 const QUEUE: &str = "%wait";
 
@@ -41,8 +44,8 @@ pub(super) fn key_of(wire: &str) -> Cow<'_, str> {
 }
 
 /// Appends the command of one operation to `out`. `version`: of the value that it stores, if it
-/// stores one.
-pub(super) fn encode(op: &Op<'_>, version: u64, script: &str, out: &mut Vec<u8>) {
+/// stores one. `script`: the hash of the script; without it the command contains the script.
+pub(super) fn encode(op: &Op<'_>, version: u64, script: Option<&str>, out: &mut Vec<u8>) {
     let key = wire_key(op.key().as_str());
     match *op {
         Op::Add { value, expiry, .. } => {
@@ -135,6 +138,13 @@ pub(super) fn refused(op: &Op<'_>, code: &str, text: &str) -> Error {
     if text.contains("not an integer") || text.contains("overflow") {
         return not_a_number(op.key());
     }
+    if code == TOO_LARGE || text.contains(TOO_LARGE) {
+        return Error::protocol(format!(
+            "The item {} has a value of more than 1 MiB: it is not memlock's. Use another name, or delete the \
+             item.",
+            op.key()
+        ));
+    }
     if code == "WRONGTYPE" || text.contains("WRONGTYPE") {
         return Error::protocol(format!(
             "The item {} is not a string: another program stores something there. Use another name.",
@@ -152,9 +162,9 @@ fn unexpected() -> Error {
     Error::protocol("A reply does not belong to its request: the connection is out of step.")
 }
 
-fn call(script: &str, key: &str, op: &str) -> Cmd {
-    let mut call = cmd("EVALSHA");
-    call.arg(script).arg(1).arg(key).arg(op);
+fn call(script: Option<&str>, key: &str, op: &str) -> Cmd {
+    let mut call = cmd(if script.is_some() { "EVALSHA" } else { "EVAL" });
+    call.arg(script.unwrap_or(SCRIPT)).arg(1).arg(key).arg(op);
     call
 }
 
@@ -241,7 +251,7 @@ mod tests {
         let expiry = Expiry::After(Duration::from_nanos(1_000_000_001));
         let add = Op::Add { key: &key, value: b"v", expiry, returns: Returns::Fence };
         let mut out = Vec::new();
-        encode(&add, 7, "", &mut out);
+        encode(&add, 7, None, &mut out);
         let words = "*6\r\n$3\r\nSET\r\n$6\r\nlock:x\r\n$18\r\n0000000000000007 v\r\n$2\r\nNX\r\n$2\r\nPX\r\n$4\r\n1003\r\n";
         assert_eq!(String::from_utf8(out).unwrap(), words);
     }

@@ -6,6 +6,11 @@
 local key, op = KEYS[1], ARGV[1]
 local stored = redis.call('GET', key)
 
+-- No item of memlock is longer. A longer one is neither sent nor hashed.
+if stored and #stored > 1024 * 1024 + 1024 then
+  return redis.error_reply('TOOLARGE')
+end
+
 local pattern = '^' .. string.rep('[0-9a-f]', 16) .. ' '
 
 local function is_versioned(text)

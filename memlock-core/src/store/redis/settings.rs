@@ -7,6 +7,9 @@ use crate::store::url::{Secret, Url};
 /// The environment variable from which `redis-cli` takes the password.
 const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 
+/// Servers read it as a 32-bit number.
+const LARGEST_DATABASE: u32 = i32::MAX as u32;
+
 /// What a connection needs.
 #[derive(Debug)]
 pub(super) struct Settings {
@@ -15,6 +18,8 @@ pub(super) struct Settings {
     pub(super) database: u32,
     /// Whether a server that may evict locks is refused.
     pub(super) refuses_evictions: bool,
+    /// Whether connections are encrypted.
+    pub(super) is_encrypted: bool,
     /// The counter of fences.
     pub(super) fence: Key,
 }
@@ -27,8 +32,12 @@ impl Settings {
         password: Option<Secret>,
         database: Option<&str>,
     ) -> Result<Settings> {
-        let database = database.unwrap_or("0").parse().map_err(|_| {
-            Error::config(format!("{} has a database that is not a number.", url.shown()))
+        let number = database.unwrap_or("0").parse().ok();
+        let database = number.filter(|&number| number <= LARGEST_DATABASE).ok_or_else(|| {
+            let url = url.shown();
+            Error::config(format!(
+                "{url} has a database that is not a number from 0 to {LARGEST_DATABASE}."
+            ))
         })?;
         let refuses_evictions = match url.take("evictions").as_deref() {
             None | Some("allow") => false,
@@ -40,7 +49,10 @@ impl Settings {
                 )));
             }
         };
-        let of_environment = || std::env::var(PASSWORD_VARIABLE).ok().map(Secret);
+        let of_environment = || {
+            let password = std::env::var(PASSWORD_VARIABLE).ok();
+            password.filter(|password| !password.is_empty()).map(Secret)
+        };
         let password = password.or_else(of_environment);
         if user.is_some() && password.is_none() {
             return Err(Error::config(format!(
@@ -51,6 +63,7 @@ impl Settings {
         let fence = Keyspace::new(url.get("prefix").unwrap_or_default())
             .map_err(|error| url.refused("prefix", error))?
             .internal("fence");
-        Ok(Settings { user, password, database, refuses_evictions, fence })
+        let is_encrypted = url.scheme == "rediss";
+        Ok(Settings { user, password, database, refuses_evictions, is_encrypted, fence })
     }
 }

@@ -1,7 +1,10 @@
 //! Resolving the name of a server, and connecting to it.
 
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::FromRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::time::Duration;
 
 use super::settings::Place;
@@ -27,7 +30,7 @@ pub(in crate::store) fn connect(
             tcp((host, *port), server, pinned, timeout, clock).map(Stream::Tcp)
         }
         Place::Unix(path) => {
-            UnixStream::connect(path).map(Stream::Unix).map_err(|error| failed(server, &error))
+            unix(path, timeout, clock).map(Stream::Unix).map_err(|error| failed(server, &error))
         }
     }
 }
@@ -57,6 +60,52 @@ fn tcp(
         }
     }
     Err(last)
+}
+
+/// As [`UnixStream::connect`], which waits without a limit if the server accepts no connections and
+/// the queue of those that wait for it is full.
+fn unix(path: &Path, timeout: Duration, clock: &dyn Clock) -> std::io::Result<UnixStream> {
+    // SAFETY: an all-zero sockaddr_un is valid.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    // A zero byte ends the path.
+    if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
+        return Err(std::io::Error::other("its path is too long"));
+    }
+    for (to, &from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: socket takes no pointers.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new, and nothing else owns it.
+    let stream = unsafe { UnixStream::from_raw_fd(fd) };
+    let deadline = clock.now() + timeout;
+    loop {
+        let left = deadline.since(clock.now());
+        if left.is_zero() {
+            return Err(std::io::ErrorKind::TimedOut.into());
+        }
+        // The limit of writes is that of connecting, too.
+        stream.set_write_timeout(Some(left))?;
+        // SAFETY: the pointer and length describe `address`, which outlives the call.
+        let connected = unsafe {
+            let length = size_of_val(&address) as libc::socklen_t;
+            libc::connect(fd, (&raw const address).cast(), length)
+        };
+        if connected == 0 {
+            return Ok(stream);
+        }
+        let error = std::io::Error::last_os_error();
+        match error.kind() {
+            std::io::ErrorKind::Interrupted => {}
+            std::io::ErrorKind::WouldBlock => return Err(std::io::ErrorKind::TimedOut.into()),
+            _ => return Err(error),
+        }
+    }
 }
 
 fn failed(server: &str, error: &std::io::Error) -> Error {

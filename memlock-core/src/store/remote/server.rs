@@ -191,7 +191,9 @@ impl<P: Protocol> Server<P> {
             let lost = match protocol.guarantees().survives {
                 Survives::Nothing => "what was held there is lost",
                 Survives::Persisted => "what it had not saved is lost",
-                Survives::Restart => "what was held there is still held",
+                Survives::Restart | Survives::Crash => "what was held there is still held",
+                // It has another life only after a crash.
+                Survives::CleanRestart => "what was held there is lost",
             };
             log::warn!("{} was started anew: {lost}.", self.title());
         } else {

@@ -105,7 +105,7 @@ impl Socket {
         let failed = |error: std::io::Error| {
             unreachable(format!(
                 "It accepts no TLS connection that memlock trusts ({error}). Is TLS on there, is {host} a name \
-                 in its certificate, and tls_ca its authority?"
+                 in its certificate, and its authority one that the URL or this host trusts?"
             ))
         };
         let encrypted = tls.connect(host, stream, deadline, self.clock.as_ref()).map_err(failed)?;

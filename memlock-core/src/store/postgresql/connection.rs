@@ -1,0 +1,341 @@
+//! One connection: a batch to calls of functions, and their replies back.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+
+use postgres_protocol::message::frontend;
+
+use super::errors;
+use super::introduction::{self, Introduction, Life, ServerTime};
+use super::login::login;
+use super::request::{self, ANOTHER_LIFE, Answer, Request, Terms};
+use super::settings::Settings;
+use super::wire::{Complaint, Wire, columns, nonsense, unwritable};
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind, Result};
+use crate::fork;
+use crate::store::remote::{self, Address, Patience, Socket};
+use crate::store::{Failure, Op, Reply};
+
+/// A call has no more operations than this, and no more bytes of values, about: the server builds
+/// the reply to a call in memory.
+const MOST_OPS: usize = 256;
+const MOST_BYTES: usize = 8 * 1024 * 1024;
+/// How often a transaction that fell victim to others is tried again.
+const TRIES: usize = 20;
+
+/// Rows of items that ended are deleted with the first changes of a connection, and each time that it
+/// has changed so many more. A sweep examines several times as many, so that it catches up.
+const SWEEP_EVERY: usize = 256;
+const SWEPT_FOR_EACH: usize = 4;
+const SWEPT_AT_LEAST: usize = 1024;
+
+/// The name of a prepared statement. Behind a pooler there is none: a pooler passes the requests of
+/// several clients to one session.
+const NAMES: [&str; 2] = ["memlock_apply_1", "memlock_run_1"];
+
+/// An open connection to a suitable server.
+#[derive(Debug)]
+pub(in crate::store) struct Connection {
+    wire: Wire,
+    settings: Arc<Settings>,
+    introduction: Introduction,
+    /// For how many milliseconds a row may be locked by others.
+    row_patience: i32,
+    /// Which of [`NAMES`] are prepared.
+    prepared: [bool; 2],
+    /// How many items were changed since the last sweep.
+    changed: usize,
+    is_sweep_due: bool,
+    /// The process that has opened the connection.
+    process: u64,
+    /// Whether the server waits for a request.
+    is_ready: bool,
+}
+
+/// Why a call was not carried out.
+enum Stop {
+    /// By the server, in words: nothing of it was kept.
+    Refused(Complaint),
+    Failed(Failure),
+}
+
+impl Connection {
+    pub(super) fn open(
+        socket: Socket,
+        address: &Address,
+        settings: &Arc<Settings>,
+    ) -> Result<Connection> {
+        let mut wire = Wire::new(socket);
+        let process = login(&mut wire, address, settings)?;
+        // Less than this client waits for the reply, which then says why.
+        let patience = address.settings.io_timeout.mul_f64(0.75).as_millis().max(1);
+        let row_patience = i32::try_from(patience).unwrap_or(i32::MAX);
+        let introduction = introduction::introduce(&mut wire, settings, process, row_patience)?;
+        Ok(Connection {
+            wire,
+            settings: Arc::clone(settings),
+            introduction,
+            row_patience,
+            prepared: [false; 2],
+            changed: 0,
+            is_sweep_due: true,
+            process: fork::generation(),
+            is_ready: true,
+        })
+    }
+
+    fn run_batch(
+        &mut self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        let epoch = self.introduction.life.epoch();
+        let requests: Vec<Request<'_>> =
+            ops.iter().filter(|op| op.is_of(epoch)).map(Request::of).collect();
+        let changes = ops.iter().filter(|op| op.changes() && op.is_of(epoch)).count();
+        let mut answers = Vec::with_capacity(requests.len());
+        let mut meanwhile = Some(meanwhile);
+        let mut rest = requests.as_slice();
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let fits = |request: &&Request<'_>| {
+                bytes += request.size();
+                bytes <= MOST_BYTES
+            };
+            let count = rest.iter().take(MOST_OPS).take_while(fits).count().max(1);
+            let (part, behind) = rest.split_at(count);
+            let earlier = answers.len();
+            let run = self.call(part, meanwhile.take()).map_err(|failure| Failure {
+                // What earlier parts have changed stays changed.
+                sent: failure.sent || (earlier > 0 && changes > 0),
+                ..failure
+            })?;
+            answers.extend(run);
+            rest = behind;
+        }
+        let mut answers = answers.into_iter();
+        let mut replies = Vec::with_capacity(ops.len());
+        for op in ops {
+            if !op.is_of(epoch) {
+                replies.push(Reply::VersionMismatch);
+                continue;
+            }
+            let answer = answers.next().ok_or_else(nonsense);
+            if let Ok(Answer { code: ANOTHER_LIFE, .. }) = answer {
+                let text = "The server has lost its locks meanwhile, in a crash or a failover.";
+                let error = Error::new(ErrorKind::Unreachable, text);
+                return Err(Failure { error, sent: changes > 0 && !replies.is_empty() });
+            }
+            let reply = answer.and_then(|answer| request::decode(op, answer, epoch));
+            // An operation that has no reply in words of ours was not carried out; others may have
+            // been.
+            let sent = changes > usize::from(op.changes());
+            replies.push(reply.map_err(|error| Failure { error, sent })?);
+        }
+        self.changed += changes;
+        if changes > 0 && (self.is_sweep_due || self.changed >= SWEEP_EVERY) {
+            self.sweep();
+        }
+        Ok(replies)
+    }
+
+    /// A request of its own, so that a failure of it is not taken for one of the batch. If it fails,
+    /// the connection is not ready for another one, and not used again.
+    fn sweep(&mut self) {
+        let examined = (self.changed * SWEPT_FOR_EACH).max(SWEPT_AT_LEAST);
+        (self.changed, self.is_sweep_due) = (0, false);
+        let sweep = [Request::sweep(i64::try_from(examined).unwrap_or(i64::MAX))];
+        if let Err(failure) = self.call(&sweep, None) {
+            log::debug!("Rows that have ended could not be deleted: {}", failure.error);
+        }
+    }
+
+    /// Runs some operations, in one round trip.
+    fn call(
+        &mut self,
+        requests: &[Request<'_>],
+        mut meanwhile: Option<&dyn Fn()>,
+    ) -> std::result::Result<Vec<Answer>, Failure> {
+        let is_alone = requests.len() == 1;
+        for tries in 1.. {
+            let said = match self.exchange(requests, meanwhile.take()) {
+                Ok(answers) => return Ok(answers),
+                Err(Stop::Failed(failure)) => return Err(failure),
+                Err(Stop::Refused(said)) => said,
+            };
+            if errors::is_of_another_session(&said.code) && self.introduction.is_direct {
+                (self.introduction.is_direct, self.prepared) = (false, [false; 2]);
+                continue;
+            }
+            // The transactions of a batch before the one that failed were kept.
+            let changes = requests.iter().filter(|request| request.changes()).count();
+            let nothing_kept =
+                is_alone || changes == 0 || (changes == 1 && errors::is_of_a_change(&said.code));
+            if nothing_kept && errors::is_victim(&said.code) && tries < TRIES {
+                continue;
+            }
+            let error = errors::of(&said, &self.settings.schema, &self.settings.user);
+            return Err(Failure { error, sent: !nothing_kept });
+        }
+        Err(Failure { error: nonsense(), sent: true })
+    }
+
+    fn exchange(
+        &mut self,
+        requests: &[Request<'_>],
+        meanwhile: Option<&dyn Fn()>,
+    ) -> std::result::Result<Vec<Answer>, Stop> {
+        let is_alone = requests.len() == 1;
+        self.write(requests).map_err(|error| Stop::Failed(Failure { error, sent: false }))?;
+        self.is_ready = false;
+        self.wire.send().map_err(Stop::Failed)?;
+        if let Some(meanwhile) = meanwhile {
+            let process = fork::generation();
+            meanwhile();
+            // A child that `meanwhile` forked must not read its parent's replies.
+            if fork::generation() != process {
+                return Err(Stop::Failed(Failure { error: fork::astray(), sent: false }));
+            }
+        }
+        let unread = |error| Stop::Failed(Failure { error, sent: true });
+        let mut patience = Patience::default();
+        let mut answers = None;
+        let mut refused = None;
+        loop {
+            let frame = self.wire.next(&mut patience).map_err(unread)?;
+            let body = self.wire.body(frame);
+            match frame.tag {
+                b'D' => {
+                    let columns = columns(body).ok_or_else(|| unread(nonsense()))?;
+                    let parsed = if is_alone {
+                        request::record(&columns).map(|answer| vec![answer])
+                    } else {
+                        request::arrays(&columns)
+                    };
+                    answers = Some(parsed.ok_or_else(|| unread(nonsense()))?);
+                }
+                b'E' => {
+                    let said = Complaint::parse(body);
+                    if said.is_fatal {
+                        return Err(self.ended(&said));
+                    }
+                    refused = Some(said);
+                }
+                b'Z' => {
+                    let is_idle = body == b"I";
+                    self.wire.done(frame);
+                    if !is_idle {
+                        return Err(unread(nonsense()));
+                    }
+                    self.is_ready = true;
+                    return match (refused, answers) {
+                        (Some(said), _) => Err(Stop::Refused(said)),
+                        (None, Some(answers)) => {
+                            let kind = usize::from(!is_alone);
+                            self.prepared = match (self.introduction.is_direct, kind) {
+                                (false, _) => [false; 2],
+                                (true, 0) => [true, self.prepared[1]],
+                                (true, _) => [self.prepared[0], true],
+                            };
+                            Ok(answers)
+                        }
+                        (None, None) => Err(unread(nonsense())),
+                    };
+                }
+                // Parsed, bound, completed.
+                b'1' | b'2' | b'C' => {}
+                _ => return Err(unread(nonsense())),
+            }
+            self.wire.done(frame);
+        }
+    }
+
+    /// The server ends the session: it may have carried the call out before.
+    fn ended(&self, said: &Complaint) -> Stop {
+        let error = errors::of(said, &self.settings.schema, &self.settings.user);
+        if errors::is_not_passed_on(said) {
+            return Stop::Failed(Failure { error, sent: false });
+        }
+        let error = Error::new(ErrorKind::Unknown, error.to_string());
+        Stop::Failed(Failure { error, sent: true })
+    }
+
+    fn write(&mut self, requests: &[Request<'_>]) -> Result<()> {
+        let kind = usize::from(requests.len() != 1);
+        let schema = &self.settings.schema;
+        let (name, is_prepared) = if self.introduction.is_direct {
+            (NAMES[kind], self.prepared[kind])
+        } else {
+            ("", false)
+        };
+        if !is_prepared {
+            let quoted = schema.quoted();
+            let (text, types) =
+                if kind == 0 { request::apply(&quoted) } else { request::run(&quoted) };
+            frontend::parse(name, &text, types, &mut self.wire.out).map_err(|_| unwritable())?;
+        }
+        let terms = if self.introduction.is_direct {
+            Terms::default()
+        } else {
+            Terms {
+                patience: Some(self.row_patience),
+                commits: Some(if schema.is_durable { "on" } else { "off" }),
+                life: Some(self.introduction.life.0),
+            }
+        };
+        request::bind(name, requests, &terms, &mut self.wire.out)?;
+        frontend::sync(&mut self.wire.out);
+        Ok(())
+    }
+}
+
+/// Says goodbye to a server that waits for a request: it, or a pooler, might log that a client
+/// vanished. A child says nothing: the session is its parent's.
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if !self.is_ready || self.process != fork::generation() {
+            return;
+        }
+        self.wire.out.clear();
+        frontend::terminate(&mut self.wire.out);
+        let _ = self.wire.send();
+    }
+}
+
+impl remote::Connection for Connection {
+    type Life = Life;
+    type Time = ServerTime;
+
+    fn run(
+        &mut self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.run_batch(ops, meanwhile)
+    }
+
+    fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
+        self.wire.socket.ends()
+    }
+
+    fn last_used(&self) -> Moment {
+        self.wire.socket.last_used()
+    }
+
+    fn was_closed(&mut self) -> bool {
+        self.wire.socket.was_closed()
+    }
+
+    fn is_quiet(&self) -> bool {
+        self.is_ready && self.wire.socket.unread().is_empty()
+    }
+
+    fn life(&self) -> Life {
+        self.introduction.life
+    }
+
+    fn time(&self) -> ServerTime {
+        self.introduction.time
+    }
+}

@@ -1,0 +1,119 @@
+//! Errors that the server reports, and what to do.
+
+use super::schema::Schema;
+use super::wire::Complaint;
+use crate::error::{Error, ErrorKind};
+
+/// What PgBouncer says to a client whose request it has not passed on.
+const NOT_PASSED_ON: [&str; 4] = [
+    "query_wait_timeout",
+    "cannot connect to server",
+    "server login has been failing",
+    "no more connections allowed",
+];
+
+/// Whether the complaint shows that nothing was carried out, although the connection ends.
+pub(super) fn is_not_passed_on(said: &Complaint) -> bool {
+    said.code == "08P01" && NOT_PASSED_ON.iter().any(|text| said.text.contains(text))
+}
+
+/// Whether the transaction fell victim to others, so that it can be tried again at once.
+pub(super) fn is_victim(code: &str) -> bool {
+    matches!(code, "40001" | "40P01")
+}
+
+/// Whether only an operation that changes something can fail so.
+pub(super) fn is_of_a_change(code: &str) -> bool {
+    is_victim(code) || matches!(code, "25006" | "53100" | "55P03")
+}
+
+/// Whether a named statement is not this session's: a pooler has passed the requests to several.
+pub(super) fn is_of_another_session(code: &str) -> bool {
+    matches!(code, "26000" | "42P05")
+}
+
+/// The error of a complaint. `user`: the one that is logged in as.
+pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
+    let unreachable = |text: &str| Error::new(ErrorKind::Unreachable, text);
+    let name = schema.name();
+    match said.code.as_str() {
+        "28P01" | "28000" => Error::config(format!(
+            "The server does not let the user {user:?} in ({}): check user, password and pg_hba.conf.",
+            shown(said)
+        )),
+        "3D000" => Error::config(format!("There is no such database there ({}).", shown(said))),
+        "42501" => Error::config(format!(
+            "The user {user:?} lacks a right that locks need ({}). Have somebody who may run what `{}` prints, \
+             and then: {}",
+            shown(said),
+            schema.print_command(),
+            schema.grants(user)
+        )),
+        "25006" => unreachable(
+            "The server takes no writes: it is a standby, or default_transaction_read_only is on. Name the \
+             primary in the URL.",
+        ),
+        "53300" => unreachable(
+            "The server takes no more connections: raise its max_connections, or put PgBouncer in front of it.",
+        ),
+        "53100" => {
+            Error::protocol("The server's disk is full: nothing was changed. Make room on it.")
+        }
+        "53200" => Error::protocol("The server has no memory left: nothing was changed."),
+        "55P03" => unreachable(
+            "Another session has kept the lock's row locked for too long; nothing was changed. Which one it is \
+             is in pg_locks and pg_stat_activity.",
+        ),
+        "57014" => unreachable(
+            "The request was cancelled on the server, by statement_timeout or by hand; nothing was changed.",
+        ),
+        "57P01" => unreachable("The server is being shut down, or has ended this session."),
+        "57P02" => unreachable("The server is restarting after a crash of one of its processes."),
+        "57P03" => unreachable("The server is starting, stopping or recovering: try again."),
+        "57P05" => unreachable("The server has ended this session, which was idle for too long."),
+        "40001" | "40P01" => unreachable(
+            "The transaction fell victim to others again and again; nothing was changed. Try again.",
+        ),
+        "42P01" | "42883" | "3F000" => unreachable(&format!(
+            "Something is missing in the schema {name:?}: it was dropped meanwhile. The next attempt creates it."
+        )),
+        "08P01" => unreachable(&format!("The server or a pooler reports: {}", shown(said))),
+        "0A000" if said.text.contains("SSL") => Error::config(shown(said)),
+        code => Error::protocol(format!("The server reports the error {code:?}: {}", shown(said))),
+    }
+}
+
+/// The server's text, for one line of a message.
+fn shown(said: &Complaint) -> String {
+    let text: String = said.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    text.trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_error_says_what_to_do() {
+        let schema = Schema::new("memlock", false).unwrap();
+        for (code, text, kind, says) in [
+            ("28P01", "password authentication failed", ErrorKind::Config, "password"),
+            ("3D000", "database \"x\" does not exist", ErrorKind::Config, "\"x\""),
+            ("42501", "permission denied", ErrorKind::Config, "GRANT USAGE ON SCHEMA \"memlock\""),
+            ("25006", "cannot execute UPDATE", ErrorKind::Unreachable, "primary"),
+            ("53100", "could not extend file", ErrorKind::Protocol, "full"),
+            (
+                "55P03",
+                "canceling statement due to lock timeout",
+                ErrorKind::Unreachable,
+                "pg_locks",
+            ),
+            ("XX000", "bad\u{1b}[2J", ErrorKind::Protocol, "bad [2J"),
+        ] {
+            let said = Complaint { is_fatal: false, code: code.into(), text: text.into() };
+            let error = of(&said, &schema, "u");
+            assert_eq!(error.kind(), kind, "{code}");
+            assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The PostgreSQL store: a table of one or several servers, over memlock's own sockets.
+//!
+//! Items are rows. A call of a function carries out one operation, and a call of a procedure several;
+//! each is one statement in autocommit, so that a pooler may pass it to any session, and no
+//! transaction is left open by a client that dies. Numbers of versions and fences are drawn from a
+//! sequence while the row is locked.
+//!
+//! | file | contents |
+//! | --- | --- |
+//! | `mod` | the URL |
+//! | `settings` | user, password, database and parameters |
+//! | `passwords` | the password file |
+//! | `wire` | messages of the protocol |
+//! | `ssl` | TLS, as `sslmode` says |
+//! | `login` | the startup message, and the password |
+//! | `introduction` | what a server must be, and the settings of a session |
+//! | `schema`, `schema.sql` | the tables and functions |
+//! | `request` | operations to parameters of the functions, and their replies back |
+//! | `connection` | one connection: a batch to calls |
+//! | `errors` | errors that the server reports, and what to do |
+//! | `admin`, `health` | the requests of tools |
+//! | `promises` | what locks in a PostgreSQL promise |
+
+#[cfg(feature = "admin")]
+mod admin;
+mod connection;
+mod errors;
+#[cfg(feature = "admin")]
+mod health;
+mod introduction;
+mod login;
+mod passwords;
+mod promises;
+mod request;
+mod schema;
+mod settings;
+mod ssl;
+mod wire;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+#[cfg(feature = "admin")]
+use super::admin::Admin;
+use super::remote::{Address, Protocol, Remote};
+use super::url::Url;
+use super::{Guarantees, Store};
+use crate::clock::Clock;
+use crate::error::Result;
+use connection::Connection;
+use settings::Settings;
+
+/// The protocol of `postgresql:` and `postgres:`.
+#[derive(Debug)]
+pub(crate) struct Postgresql {
+    settings: Arc<Settings>,
+}
+
+impl Postgresql {
+    /// Parses the URL. No connection is opened until the first operation.
+    pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
+        let (settings, places) = Settings::take(url)?;
+        let protocol = Postgresql { settings: Arc::new(settings) };
+        Ok(Arc::new(Remote::new(protocol, places, url, clock)?))
+    }
+
+    /// The statements that create the schema that a URL names.
+    pub(crate) fn schema(url: &mut Url) -> Result<String> {
+        Ok(settings::schema(url)?.text())
+    }
+}
+
+impl Protocol for Postgresql {
+    type Connection = Connection;
+
+    const SERVER: &'static str = "PostgreSQL";
+
+    fn dial(
+        &self,
+        address: &Address,
+        pinned: Option<SocketAddr>,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Connection> {
+        let socket = self.settings.ssl.connect(address, pinned, clock)?;
+        Connection::open(socket, address, &self.settings)
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        promises::guarantees(self.settings.schema.is_durable)
+    }
+
+    #[cfg(feature = "admin")]
+    fn missing(&self, address: &Address) -> Option<String> {
+        let tool = admin::Tool::connect(address, &self.settings).ok()?;
+        tool.missing()
+    }
+
+    #[cfg(feature = "admin")]
+    fn admin(&self, address: &Address) -> Result<Box<dyn Admin>> {
+        Ok(Box::new(admin::Tool::connect(address, &self.settings)?))
+    }
+}

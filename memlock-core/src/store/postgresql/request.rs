@@ -1,0 +1,394 @@
+//! Operations to the parameters of the functions, and their replies back.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::{BufMut, BytesMut};
+use postgres_protocol::IsNull;
+use postgres_protocol::message::frontend;
+use postgres_protocol::types::{ArrayDimension, array_to_sql};
+
+use super::promises;
+use super::wire::{nullable, unwritable};
+use crate::error::{Error, Result};
+use crate::name::Key;
+use crate::store::{Epoch, Expiry, Item, Op, Reply, Returns, Stored, Version};
+
+/// The numbers of operations, as in `schema.sql`.
+const ADD: i32 = 1;
+const GET: i32 = 2;
+const COMPARE_AND_SET: i32 = 3;
+const DELETE: i32 = 4;
+const APPEND: i32 = 5;
+const PREPEND: i32 = 6;
+const INCREMENT: i32 = 7;
+const SWEEP: i32 = 8;
+
+/// The code of a reply when the life of the items is another one.
+pub(super) const ANOTHER_LIFE: i32 = 10;
+
+/// The types of parameters, and of arrays of them.
+const INTEGER: (u32, u32) = (23, 1007);
+const TEXT: (u32, u32) = (25, 1009);
+const BYTEA: (u32, u32) = (17, 1001);
+const BIGINT: (u32, u32) = (20, 1016);
+const INTERVAL: (u32, u32) = (1186, 1187);
+const TIMESTAMPTZ: (u32, u32) = (1184, 1185);
+
+/// Microseconds from 1970 to 2000, where PostgreSQL's time begins.
+pub(super) const YEAR_2000: i64 = 946_684_800_000_000;
+/// The farthest time that is asked for; later ones are for ever.
+const FARTHEST: i64 = 100_000_000_000_000_000;
+
+/// One operation, as the functions take it.
+#[derive(Debug)]
+pub(super) struct Request<'a> {
+    op: i32,
+    key: &'a str,
+    content: Option<Cow<'a, [u8]>>,
+    known: Option<i64>,
+    /// In microseconds.
+    lease: Option<i64>,
+    /// In microseconds since 2000.
+    until: Option<i64>,
+}
+
+/// How the functions are to run.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Terms {
+    /// For how many milliseconds a row may be locked by others.
+    pub(super) patience: Option<i32>,
+    pub(super) commits: Option<&'static str>,
+    pub(super) life: Option<i64>,
+}
+
+/// One row of a reply.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) code: i32,
+    number: Option<i64>,
+    body: Option<Vec<u8>>,
+    ends: Option<i64>,
+    clock: i64,
+}
+
+impl<'a> Request<'a> {
+    pub(super) fn of(op: &Op<'a>) -> Request<'a> {
+        let request = Request {
+            op: GET,
+            key: op.key().as_str(),
+            content: None,
+            known: None,
+            lease: None,
+            until: None,
+        };
+        match *op {
+            Op::Add { value, expiry, .. } => {
+                Request { op: ADD, content: Some(value.into()), ..request }.ending(expiry)
+            }
+            Op::Get { .. } => request,
+            Op::CompareAndSet { version, value, expiry, .. } => {
+                // What the row has is left as it is.
+                let expiry = match expiry {
+                    Expiry::Unchanged(_) => Expiry::Unchanged(None),
+                    other => other,
+                };
+                Request {
+                    op: COMPARE_AND_SET,
+                    content: Some(value.into()),
+                    known: Some(version.number() as i64),
+                    ..request
+                }
+                .ending(expiry)
+            }
+            Op::Delete { version, .. } => {
+                Request { op: DELETE, known: Some(version.number() as i64), ..request }
+            }
+            Op::Append { value, .. } => {
+                Request { op: APPEND, content: Some(value.into()), ..request }
+            }
+            Op::Prepend { value, .. } => {
+                Request { op: PREPEND, content: Some(value.into()), ..request }
+            }
+            Op::Increment { by, initial, .. } => {
+                let request = Request { op: INCREMENT, known: Some(by as i64), ..request };
+                match initial {
+                    None => request,
+                    Some((first, expiry)) => {
+                        let content = first.to_string().into_bytes();
+                        Request { content: Some(content.into()), ..request }.ending(expiry)
+                    }
+                }
+            }
+        }
+    }
+
+    /// Deletes rows of items that ended, among the next `examined` ones.
+    pub(super) fn sweep(examined: i64) -> Request<'static> {
+        Request {
+            op: SWEEP,
+            key: "",
+            content: None,
+            known: Some(examined),
+            lease: None,
+            until: None,
+        }
+    }
+
+    /// Whether it may change something.
+    pub(super) fn changes(&self) -> bool {
+        self.op != GET
+    }
+
+    /// The bytes that the request needs, about.
+    pub(super) fn size(&self) -> usize {
+        300 + self.content.as_ref().map_or(0, |content| content.len())
+    }
+
+    fn ending(self, expiry: Expiry) -> Request<'a> {
+        let (lease, until) = match expiry {
+            Expiry::After(lease) => (Some(micros(promises::covering(lease))), None),
+            Expiry::Unchanged(Some(left)) => (Some(micros(left)), None),
+            Expiry::At(time) => (None, Some(micros(time).saturating_sub(YEAR_2000))),
+            Expiry::Unchanged(None) => (None, None),
+            Expiry::Never => (None, Some(i64::MAX)),
+        };
+        Request { lease, until, ..self }
+    }
+}
+
+/// Rounded up.
+fn micros(duration: Duration) -> i64 {
+    let micros = duration.as_nanos().div_ceil(1000);
+    i64::try_from(micros).unwrap_or(FARTHEST).min(FARTHEST)
+}
+
+/// The text of the statement for one operation, and its parameters' types.
+pub(super) fn apply(schema: &str) -> (String, Vec<u32>) {
+    let text = format!("SELECT {schema}.apply_1($1, $2, $3, $4, $5, $6, $7, $8, $9)");
+    let types = [INTEGER, TEXT, BYTEA, BIGINT, INTERVAL, TIMESTAMPTZ, INTEGER, TEXT, BIGINT];
+    (text, types.iter().map(|(one, _)| *one).collect())
+}
+
+/// The same for a batch.
+pub(super) fn run(schema: &str) -> (String, Vec<u32>) {
+    let text = format!(
+        "CALL {schema}.run_1($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, NULL, NULL, NULL, NULL)"
+    );
+    let types = [INTEGER, TEXT, BYTEA, BIGINT, INTERVAL, TIMESTAMPTZ].map(|(_, array)| array);
+    (text, types.into_iter().chain([INTEGER.0, TEXT.0, BIGINT.0]).collect())
+}
+
+type Written = std::result::Result<IsNull, Box<dyn std::error::Error + Sync + Send>>;
+
+fn put(value: Option<&[u8]>, out: &mut BytesMut) -> IsNull {
+    match value {
+        None => IsNull::Yes,
+        Some(value) => {
+            out.put_slice(value);
+            IsNull::No
+        }
+    }
+}
+
+/// Writes one value of a request, by its place.
+fn put_one(request: &Request<'_>, place: usize, out: &mut BytesMut) -> IsNull {
+    let number = |value: Option<i64>| value.map(i64::to_be_bytes);
+    match place {
+        0 => put(Some(&request.op.to_be_bytes()), out),
+        1 => put(Some(request.key.as_bytes()), out),
+        2 => put(request.content.as_deref(), out),
+        3 => put(number(request.known).as_ref().map(<[u8; 8]>::as_slice), out),
+        4 => match request.lease {
+            None => IsNull::Yes,
+            // Microseconds, days, months.
+            Some(lease) => {
+                out.put_i64(lease);
+                out.put_i64(0);
+                IsNull::No
+            }
+        },
+        _ => put(number(request.until).as_ref().map(<[u8; 8]>::as_slice), out),
+    }
+}
+
+fn put_term(terms: &Terms, place: usize, out: &mut BytesMut) -> IsNull {
+    match place {
+        6 => put(terms.patience.map(i32::to_be_bytes).as_ref().map(<[u8; 4]>::as_slice), out),
+        7 => put(terms.commits.map(str::as_bytes), out),
+        _ => put(terms.life.map(i64::to_be_bytes).as_ref().map(<[u8; 8]>::as_slice), out),
+    }
+}
+
+/// Writes the call of a statement.
+pub(super) fn bind(
+    statement: &str,
+    requests: &[Request<'_>],
+    terms: &Terms,
+    out: &mut BytesMut,
+) -> Result<()> {
+    let value = |place: usize, out: &mut BytesMut| -> Written {
+        match (place, requests) {
+            (6.., _) => Ok(put_term(terms, place, out)),
+            (_, [request]) => Ok(put_one(request, place, out)),
+            (_, requests) => {
+                let types = [INTEGER, TEXT, BYTEA, BIGINT, INTERVAL, TIMESTAMPTZ];
+                let element = types.get(place).map_or(0, |(one, _)| *one);
+                let len = i32::try_from(requests.len())?;
+                let each = |request: &Request<'_>, out: &mut BytesMut| -> Written {
+                    Ok(put_one(request, place, out))
+                };
+                array_to_sql(
+                    [ArrayDimension { len, lower_bound: 1 }],
+                    element,
+                    requests,
+                    each,
+                    out,
+                )?;
+                Ok(IsNull::No)
+            }
+        }
+    };
+    frontend::bind("", statement, [1], 0..9, value, [1], out).map_err(|_| unwritable())?;
+    frontend::execute("", 0, out).map_err(|_| unwritable())
+}
+
+/// The answer in the reply to [`apply`]: a record, each column behind its type.
+pub(super) fn record(columns: &[Option<&[u8]>]) -> Option<Answer> {
+    let [Some(record)] = columns else { return None };
+    let (count, mut rest) = record.split_first_chunk::<4>()?;
+    if i32::from_be_bytes(*count) != 5 {
+        return None;
+    }
+    let mut next = || {
+        rest = rest.get(4..)?;
+        nullable(&mut rest)
+    };
+    answer([next()?, next()?, next()?, next()?, next()?])
+}
+
+/// The answers in the reply to [`run`]: a column of arrays.
+pub(super) fn arrays(columns: &[Option<&[u8]>]) -> Option<Vec<Answer>> {
+    let [Some(codes), Some(numbers), Some(bodies), Some(ends), Some(clocks)] = columns else {
+        return None;
+    };
+    let [codes, numbers, bodies, ends, clocks] =
+        [array(codes)?, array(numbers)?, array(bodies)?, array(ends)?, array(clocks)?];
+    if [&numbers, &bodies, &ends, &clocks].iter().any(|array| array.len() != codes.len()) {
+        return None;
+    }
+    let rest = numbers.iter().zip(&bodies).zip(&ends).zip(&clocks);
+    codes
+        .iter()
+        .zip(rest)
+        .map(|(code, (((number, body), ends), clock))| {
+            answer([*code, *number, *body, *ends, *clock])
+        })
+        .collect()
+}
+
+fn array(bytes: &[u8]) -> Option<Vec<Option<&[u8]>>> {
+    let (head, mut rest) = bytes.split_first_chunk::<20>()?;
+    let number = |place: usize| {
+        let bytes = head.get(place..place + 4).and_then(|bytes| bytes.try_into().ok());
+        bytes.map(i32::from_be_bytes)
+    };
+    if number(0)? != 1 {
+        return None;
+    }
+    let mut elements = Vec::new();
+    for _ in 0..number(12)? {
+        elements.push(nullable(&mut rest)?);
+    }
+    Some(elements)
+}
+
+fn answer([code, number, body, ends, clock]: [Option<&[u8]>; 5]) -> Option<Answer> {
+    let long = |bytes: &[u8]| bytes.try_into().ok().map(i64::from_be_bytes);
+    Some(Answer {
+        code: i32::from_be_bytes(code?.try_into().ok()?),
+        number: number.map(long).map_or(Some(None), |number| number.map(Some))?,
+        body: body.map(<[u8]>::to_vec),
+        ends: ends.map(long).map_or(Some(None), |ends| ends.map(Some))?,
+        clock: long(clock?)?,
+    })
+}
+
+/// What an answer to the operation means.
+pub(super) fn decode(op: &Op<'_>, answer: Answer, epoch: Epoch) -> Result<Reply> {
+    let version = answer.number.map(|number| Version::new(epoch, number as u64));
+    let key = op.key();
+    Ok(match (answer.code, op, version) {
+        (
+            1,
+            Op::Add { returns: Returns::Version | Returns::Fence, .. }
+            | Op::CompareAndSet { returns: Returns::Version | Returns::Fence, .. },
+            Some(version),
+        ) => Reply::Stored(Stored { version, fence: version.number() }),
+        (1, ..) => Reply::Written,
+        (2, ..) => Reply::Exists,
+        (3, _, Some(version)) => {
+            let (Some(value), Some(ends)) = (answer.body, answer.ends) else {
+                return Err(unexpected());
+            };
+            let left = u64::try_from(ends.saturating_sub(answer.clock)).unwrap_or(0);
+            let remaining = (ends != i64::MAX).then(|| Duration::from_micros(left));
+            Reply::Value(Item { value, version, remaining, fence: version.number() })
+        }
+        (4, ..) => Reply::Missing,
+        (5, ..) => return Err(too_large(key)),
+        (6, ..) => Reply::VersionMismatch,
+        (7, ..) => Reply::Deleted,
+        (8, ..) => {
+            let text = answer.body.and_then(|body| String::from_utf8(body).ok());
+            let number = text.and_then(|text| text.parse().ok());
+            Reply::Number(number.ok_or_else(unexpected)?)
+        }
+        (9, ..) => {
+            return Err(Error::protocol(format!(
+                "The item {key} is not a number and cannot be counted."
+            )));
+        }
+        _ => return Err(unexpected()),
+    })
+}
+
+fn too_large(key: &Key) -> Error {
+    Error::protocol(format!(
+        "The item {key} has a value of more than 1 MiB, or would have it: memlock writes no larger ones. Use \
+         another name, or delete its row."
+    ))
+}
+
+fn unexpected() -> Error {
+    Error::protocol("A reply does not belong to its request: the connection is out of step.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_can_be_read(bytes: Vec<u8>, head in 0_u8..3) {
+            let bytes = [&[0, 0, 0, head][..], &bytes].concat();
+            let _ = array(&bytes);
+            let _ = record(&[Some(bytes.as_slice())]);
+            let _ = arrays(&[Some(bytes.as_slice()); 5]);
+        }
+    }
+
+    #[test]
+    fn what_ends_far_ahead_is_asked_for_all_the_same() {
+        let key = crate::name::Keyspace::default().lock(b"x");
+        let add = |expiry| {
+            let op = Op::Add { key: &key, value: b"v", expiry, returns: Returns::Fence };
+            let request = Request::of(&op);
+            (request.lease, request.until)
+        };
+        assert_eq!(add(Expiry::Never), (None, Some(i64::MAX)));
+        assert_eq!(add(Expiry::After(Duration::MAX)), (Some(FARTHEST), None));
+        assert_eq!(add(Expiry::At(Duration::from_secs(946_684_801))), (None, Some(1_000_000)));
+    }
+}

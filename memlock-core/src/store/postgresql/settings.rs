@@ -1,0 +1,189 @@
+//! User, password, database and parameters; and the places of the servers.
+
+use std::path::PathBuf;
+
+use super::passwords;
+use super::schema::Schema;
+use super::ssl::Ssl;
+use crate::error::{Error, Result};
+use crate::name::percent_decode;
+use crate::store::remote::{self, Place};
+use crate::store::url::{Secret, Url};
+
+const DEFAULT_PORT: u16 = 5432;
+/// Where servers have their sockets if the URL names no host: as Debian has it, and as PostgreSQL's
+/// own default is.
+const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
+
+/// What a connection needs.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) user: String,
+    /// Of the URL or of the environment.
+    pub(super) password: Option<Secret>,
+    pub(super) database: String,
+    pub(super) schema: Schema,
+    pub(super) ssl: Ssl,
+}
+
+impl Settings {
+    /// Reads the URL: `postgresql://[user[:password]@][host[:port]][,…][/database][?…]`.
+    pub(super) fn take(url: &mut Url) -> Result<(Settings, Vec<Place>)> {
+        let bad = |url: &Url, why: &str| {
+            Error::config(format!(
+                "{} {why}: write postgresql://user:password@host:port/database, or \
+                 postgresql:///database?host=/directory/of/the/socket.",
+                url.shown()
+            ))
+        };
+        let (given_host, given_port) = (url.take("host"), url.take("port"));
+        let (given_user, given_password) = (url.take("user"), url.take("password"));
+        let given_database = url.take("dbname");
+        let location = url.location.clone();
+        let rest = location.strip_prefix("//").ok_or_else(|| bad(url, "has no //"))?;
+        // A password that is not encoded may contain every character.
+        let (login, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
+        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let (user, password) = login.split_once(':').unwrap_or((login, ""));
+        let decoded = |text: &str| {
+            let bytes = percent_decode(text).and_then(|bytes| String::from_utf8(bytes).ok());
+            let text = bytes.ok_or_else(|| bad(url, "has a broken %XX code (write '%' as %25)"))?;
+            Ok::<_, Error>(Some(text).filter(|text| !text.is_empty()))
+        };
+        let user = decoded(user)?.or(given_user);
+        let password = decoded(password)?.or(given_password);
+        let database = decoded(path)?.or(given_database);
+        let port = match given_port {
+            None => DEFAULT_PORT,
+            Some(text) => text.parse().ok().filter(|&port| port != 0).ok_or_else(|| {
+                Error::config(format!(
+                    "{} is not a port from 1 to 65535.",
+                    url.parameter("port", Some(&text))
+                ))
+            })?,
+        };
+        let hosts = match (authority.is_empty(), given_host) {
+            (true, host) => host.unwrap_or_default(),
+            (false, None) => authority.to_owned(),
+            (false, Some(_)) => return Err(bad(url, "has two hosts")),
+        };
+        let places =
+            hosts.split(',').map(|host| place(url, host, port)).collect::<Result<Vec<_>>>()?;
+        let user = match user.or_else(|| variable("PGUSER")).or_else(passwords::own_user) {
+            Some(user) => user,
+            None => return Err(bad(url, "has no user, and this process's user has no name")),
+        };
+        let database = database.or_else(|| variable("PGDATABASE")).unwrap_or_else(|| user.clone());
+        let settings = Settings {
+            password: password.or_else(|| variable("PGPASSWORD")).map(Secret),
+            schema: schema(url)?,
+            ssl: Ssl::take(url)?,
+            user,
+            database,
+        };
+        if [&settings.user, &settings.database].iter().any(|text| text.contains('\0')) {
+            return Err(bad(url, "has a %00"));
+        }
+        Ok((settings, places))
+    }
+}
+
+/// Takes the schema's name and `durable` from the URL.
+pub(super) fn schema(url: &mut Url) -> Result<Schema> {
+    let is_durable = match url.take("durable").as_deref() {
+        None | Some("no") => false,
+        Some("yes") => true,
+        Some(other) => {
+            return Err(Error::config(format!(
+                "{} is neither yes nor no.",
+                url.parameter("durable", Some(other))
+            )));
+        }
+    };
+    let name = url.take("schema").unwrap_or_else(|| "memlock".to_owned());
+    Schema::new(&name, is_durable).ok_or_else(|| {
+        Error::config(format!(
+            "{} is not a schema's name: take 1 to 63 letters, digits and '_'.",
+            url.parameter("schema", Some(&name))
+        ))
+    })
+}
+
+fn place(url: &Url, host: &str, port: u16) -> Result<Place> {
+    let directory = match percent_decode(host).and_then(|bytes| String::from_utf8(bytes).ok()) {
+        Some(path) if path.starts_with('/') => Some(PathBuf::from(path)),
+        Some(none) if none.is_empty() => {
+            let found = SOCKET_DIRECTORIES.iter().map(PathBuf::from).find(|path| path.is_dir());
+            Some(found.unwrap_or_else(|| PathBuf::from("/tmp")))
+        }
+        _ => None,
+    };
+    match directory {
+        Some(directory) => Ok(Place::Unix(directory.join(format!(".s.PGSQL.{port}")))),
+        None => remote::split(url, host, port),
+    }
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<(Settings, Vec<Place>)> {
+        let mut url = Url::parse(text)?;
+        let read = Settings::take(&mut url)?;
+        url.finish()?;
+        Ok(read)
+    }
+
+    #[test]
+    fn urls_are_read_as_libpq_reads_them() {
+        let tcp = |host: &str, port| Place::Tcp(host.to_owned(), port);
+        let unix = |path: &str| Place::Unix(PathBuf::from(path));
+        for (text, user, database, place) in [
+            ("postgresql://u@h", "u", "u", tcp("h", 5432)),
+            ("postgres://u:pw@H:1/d", "u", "d", tcp("h", 1)),
+            ("postgresql://u@[::1]:7/d", "u", "d", tcp("::1", 7)),
+            ("postgresql://u@h/d?port=9", "u", "d", tcp("h", 9)),
+            ("postgresql:///d?host=/run/pg&user=u", "u", "d", unix("/run/pg/.s.PGSQL.5432")),
+            ("postgresql://u@%2Frun%2Fpg/d?port=7", "u", "d", unix("/run/pg/.s.PGSQL.7")),
+            ("postgresql://?host=h&user=u&dbname=d", "u", "d", tcp("h", 5432)),
+        ] {
+            let (settings, places) = read(text).unwrap();
+            assert_eq!((settings.user.as_str(), settings.database.as_str()), (user, database));
+            assert_eq!(places, [place], "{text}");
+        }
+        assert_eq!(read("postgresql://u@a,b:1/d").unwrap().1, [tcp("a", 5432), tcp("b", 1)]);
+        for bad in [
+            "postgresql:x",
+            "postgresql://u@h:0",
+            "postgresql://u@h:x/d",
+            "postgresql://u@h?port=0",
+            "postgresql://u@h?host=i",
+            "postgresql://%4@h",
+            "postgresql://%00@h",
+            "postgresql://u@h?durable=maybe",
+            "postgresql://u@h?schema=a.b",
+            "postgresql://u@h?target_session_attrs=any",
+        ] {
+            assert!(read(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_password_is_never_shown() {
+        for text in [
+            "postgresql://u:se%20cret@h/d",
+            "postgresql://u:se/cr@et@h/d",
+            "postgresql://h/d?user=u&password=secret",
+        ] {
+            let (settings, _) = read(text).unwrap();
+            assert!(settings.password.is_some());
+            let shown = format!("{settings:?}");
+            assert!(!shown.contains("cr"), "{shown}");
+        }
+    }
+}

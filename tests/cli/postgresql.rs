@@ -1,0 +1,136 @@
+//! Locks in a PostgreSQL: what commands say of it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use memlock_tests::launch::{end, poll_until, spawn};
+use memlock_tests::postgresql::Postgresql;
+use memlock_tests::process::Server;
+use serde_json::Value;
+
+use crate::tool::{PATIENCE, done, memlock_at};
+
+fn run(url: &str, args: &[&str]) -> crate::tool::Said {
+    done(memlock_at(url, args))
+}
+
+fn findings(url: &str) -> Vec<Value> {
+    let said = run(url, &["doctor", "--json"]);
+    let report: Value = serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{said:?}"));
+    report["servers"][0]["findings"].as_array().unwrap().clone()
+}
+
+fn finding(url: &str, what: &str) -> Value {
+    let found = findings(url);
+    found.iter().find(|finding| finding["what"] == what).unwrap().clone()
+}
+
+#[test]
+fn commands_that_look_create_nothing_and_the_first_lock_does() {
+    let server = Postgresql::start();
+    let url = server.url();
+    for args in [&["ls"][..], &["show", "x"], &["doctor"]] {
+        let said = run(&url, args);
+        assert_eq!(said.code, Some(0), "{args:?}: {said:?}");
+    }
+    assert!(run(&url, &["ls"]).err.contains("the first lock creates them"));
+    assert_eq!(server.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'memlock'"), "0");
+    let inner = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock"), "show", "x"];
+    let said = run(&url, &inner);
+    assert!(said.code == Some(0) && said.out.contains("held"), "{said:?}");
+    let inner = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock"), "ls"];
+    assert!(run(&url, &inner).out.contains('x'));
+    let said = run(&url, &["doctor"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(said.out.contains("is a primary") && said.out.contains("not logged"), "{said:?}");
+    let said = run(&server.socket_url(), &["run", "x", "true"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+}
+
+/// What the command prints is all that somebody else has to run.
+#[test]
+fn the_printed_schema_is_the_one_that_is_used() {
+    let server = Postgresql::start();
+    let url = format!("{}?schema=Locks&durable=yes", server.url());
+    let said = run("memory://x", &["doctor", "--print-schema", &url]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    server.sql(&said.out);
+    server.sql(&said.out);
+    server.sql("REVOKE ALL ON DATABASE postgres FROM public; CREATE ROLE plain LOGIN");
+    server.sql("GRANT CONNECT ON DATABASE postgres TO plain");
+    let plain = url.replace("memlock@", "plain@");
+    let said = run(&plain, &["run", "x", "true"]);
+    assert_eq!(said.code, Some(78), "{said:?}");
+    assert!(said.err.contains("'postgresql://?schema=Locks&durable=yes'"), "{said:?}");
+    let (_, grants) = said.err.split_once("and then: ").unwrap();
+    server.sql(grants);
+    let said = run(&plain, &["run", "x", "true"]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    for (name, text) in [("postgresql", "UNLOGGED"), ("postgres", "\"memlock\".items")] {
+        let said = run("memory://x", &["doctor", "--print-schema", name]);
+        assert!(said.out.contains(text), "{said:?}");
+    }
+    let said = run("memory://x", &["doctor", "--print-schema", "memcached"]);
+    assert!(said.code == Some(78) && said.err.contains("postgresql"), "{said:?}");
+}
+
+#[test]
+fn doctor_names_who_makes_locks_slow_and_what_is_unfit() {
+    let server = Postgresql::start();
+    let url = server.url();
+    assert_eq!(run(&url, &["run", "x", "true"]).code, Some(0));
+    assert_eq!(finding(&url, "snapshots")["verdict"], "ok");
+    let mut psql = server.psql();
+    psql.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = spawn(psql).unwrap();
+    let mut words = child.stdin.take().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_backend_pid(); ";
+    writeln!(words, "{begin}").unwrap();
+    let session = lines.next().unwrap().unwrap();
+    let named = || {
+        let found = finding(&url, "snapshots");
+        found["said"].as_str().unwrap().contains(&session).then_some(())
+    };
+    assert!(poll_until(PATIENCE * 4, named).is_some(), "nobody names process {session}");
+    end(&mut child);
+    let other = format!("{url}?durable=yes");
+    let tables = finding(&other, "tables");
+    assert_eq!(tables["verdict"], "bad", "{tables}");
+    server.sql("ALTER ROLE memlock SET default_transaction_read_only = on");
+    assert_eq!(finding(&url, "role")["verdict"], "bad");
+}
+
+/// As PostgreSQL's own programs take it.
+#[test]
+fn passwords_come_from_the_environment_and_from_the_file() {
+    let server = Postgresql::start();
+    server.sql("CREATE ROLE locker LOGIN PASSWORD 'geheim'");
+    server.sql("GRANT CREATE ON DATABASE postgres TO locker");
+    let hba = server.files().join("data/pg_hba.conf");
+    let text = fs::read_to_string(&hba).unwrap();
+    fs::write(&hba, format!("host all locker all scram-sha-256\n{text}")).unwrap();
+    server.sql("SELECT pg_reload_conf()");
+    let url = server.url().replace("memlock@", "locker@");
+    let file = server.files().join("passwords");
+    let command = |name: &str, value: &str| {
+        let mut command = memlock_at(&url, &["run", "x", "true"]);
+        command.env_remove("PGPASSWORD").env("PGPASSFILE", "/nothing").env(name, value);
+        done(command)
+    };
+    let is_asked = || (command("LANG", "C").code == Some(78)).then_some(());
+    assert!(poll_until(PATIENCE, is_asked).is_some());
+    let said = command("PGPASSWORD", "geheim");
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert_eq!(command("PGPASSWORD", "falsch").code, Some(78));
+    let port = server.process().port();
+    fs::write(&file, format!("127.0.0.1:{port}:postgres:locker:geheim\n")).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    let said = command("PGPASSFILE", file.to_str().unwrap());
+    assert_eq!(said.code, Some(0), "{said:?}");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+    let said = command("PGPASSFILE", file.to_str().unwrap());
+    assert!(said.code == Some(78) && !said.err.contains("geheim"), "{said:?}");
+}

@@ -1,0 +1,177 @@
+//! Passwords and the rights of users. No password appears in an error, a log record or `Debug`.
+
+use std::sync::{Mutex, Once};
+
+use log::{LevelFilter, Log, Metadata, Record};
+use memlock_core::{Client, ErrorKind};
+use memlock_tests::process::Server;
+
+use crate::stores::redis::{Redis, reply};
+use crate::{LEASE, refusal, refused, works};
+
+/// With every character that has a meaning somewhere.
+const PASSWORD: &str = "s3cr3t:/?#[]@!$&'()*+,;=%41 \"ü";
+/// A part of it, in the URL and decoded.
+const SECRET: &str = "s3cr3t";
+
+struct Listener(Mutex<Vec<String>>);
+
+static LISTENER: Listener = Listener(Mutex::new(Vec::new()));
+
+impl Log for Listener {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        self.0.lock().unwrap().push(record.args().to_string());
+    }
+
+    fn flush(&self) {}
+}
+
+fn listen() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::set_logger(&LISTENER).unwrap();
+        log::set_max_level(LevelFilter::Trace);
+    });
+}
+
+fn is_quiet_about_it() {
+    let heard = LISTENER.0.lock().unwrap();
+    assert!(heard.iter().any(|record| record.contains("Connected to Redis")), "it listens");
+    assert!(heard.iter().all(|record| !record.contains(SECRET)), "{heard:?}");
+}
+
+fn encoded(text: &str) -> String {
+    let hex = |byte: u8| match byte {
+        b'a'..=b'z' | b'0'..=b'9' => char::from(byte).to_string(),
+        _ => format!("%{byte:02X}"),
+    };
+    text.bytes().map(hex).collect()
+}
+
+fn login(server: &Redis, login: &str) -> String {
+    format!("redis://{login}@{}", server.process().address())
+}
+
+/// The variable is set for this process, so for one test alone.
+fn with_variable<T>(value: &str, then: impl FnOnce() -> T) -> T {
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock();
+    // SAFETY: other threads of this test read the environment only by functions of the standard
+    // library, which lock it.
+    unsafe { std::env::set_var("REDISCLI_AUTH", value) };
+    let result = then();
+    // SAFETY: as above.
+    unsafe { std::env::remove_var("REDISCLI_AUTH") };
+    result
+}
+
+#[test]
+fn passwords_with_any_character_are_accepted_and_never_shown() {
+    listen();
+    let server = Redis::start(&[]);
+    let () = server.reply(&["CONFIG", "SET", "requirepass", PASSWORD]);
+    let right = login(&server, &format!(":{}", encoded(PASSWORD)));
+    let client = Client::connect(&right).unwrap();
+    works(&client, "m");
+    let lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    for shown in
+        [format!("{client:?}"), format!("{lock:?} {lock:#?}"), format!("{:?}", client.nodes())]
+    {
+        assert!(!shown.contains(SECRET), "{shown}");
+    }
+    drop(lock);
+    refused(&server.url(), ErrorKind::Config, "asks for a password");
+    let wrong = login(&server, &format!(":{SECRET}wrong"));
+    refused(&wrong, ErrorKind::Config, "does not accept");
+    refused(&login(&server, &format!("nobody:{SECRET}")), ErrorKind::Config, "does not accept");
+    refused(&login(&server, "nobody"), ErrorKind::Config, "REDISCLI_AUTH");
+    for login in [&wrong, &login(&server, &format!("u:{SECRET}"))] {
+        for bad in [format!("{login}/x"), format!("{login}?nonsense=1")] {
+            let error = refusal(&bad).to_string();
+            assert!(!error.contains(SECRET), "{error}");
+        }
+        let error = refusal(login);
+        assert!(!format!("{error} {error:?} {error:#?}").contains(SECRET), "{error:?}");
+    }
+    // The password is changed under a connected client: what is open stays open.
+    let open = Redis::start(&[]);
+    refused(&login(&open, &format!(":{SECRET}")), ErrorKind::Config, "has no password");
+    works(&Client::connect(&open.url()).unwrap(), "m");
+    is_quiet_about_it();
+}
+
+#[test]
+fn the_password_of_redis_cli_is_used_unless_the_url_has_one() {
+    listen();
+    let server = Redis::start(&[]);
+    let open = Redis::start(&[]);
+    let () = server.reply(&["CONFIG", "SET", "requirepass", PASSWORD]);
+    let clients = with_variable(PASSWORD, || {
+        refused(&login(&server, &format!(":{SECRET}")), ErrorKind::Config, "does not accept");
+        refused(&open.url(), ErrorKind::Config, "REDISCLI_AUTH");
+        [server.url(), login(&server, "default")].map(|url| Client::connect(&url).unwrap())
+    });
+    for client in &clients {
+        works(client, "m");
+    }
+    // As for redis-cli, an empty one is none.
+    let client = with_variable("", || Client::connect(&open.url()).unwrap());
+    works(&client, "m");
+    drop(client);
+    works(
+        &Client::connect(&login(&server, &format!("default:{}", encoded(PASSWORD)))).unwrap(),
+        "n",
+    );
+    is_quiet_about_it();
+}
+
+/// The rights that the message recommends.
+fn recommended(text: &str) -> Vec<String> {
+    let rights = text.split("grant ").nth(1).unwrap().trim_end_matches('.');
+    let rights = rights.replace(", and for the command memlock also", "");
+    rights.split(' ').map(|word| word.replace("PREFIX", "app:")).collect()
+}
+
+#[test]
+fn a_user_with_the_recommended_rights_can_do_everything() {
+    listen();
+    let server = Redis::start(&[]);
+    let mut admin = server.connection();
+    let password = format!(">{SECRET}");
+    let () = reply(&mut admin, &["ACL", "SETUSER", "bob", "on", &password, "~app:*"]);
+    let url = format!("{}?prefix=app:", login(&server, &format!("bob:{SECRET}")));
+    let error = refusal(&url);
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    let text = error.to_string();
+    assert!(text.contains("has no right"), "{error}");
+    let rights = recommended(&text);
+    let mut words = vec!["ACL", "SETUSER", "bob"];
+    words.extend(rights.iter().map(String::as_str));
+    let () = reply(&mut admin, &words);
+    let client = Client::connect(&url).unwrap();
+    works(&client, "m");
+    let url_of_database = url.replace('?', "/3?");
+    works(&Client::connect(&url_of_database).unwrap(), "m");
+    let held = client.mutex("held", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let () = reply(&mut admin, &["SCRIPT", "FLUSH"]);
+    // A waiter, whose queue is another key.
+    std::thread::scope(|scope| {
+        let client = &client;
+        let waiter = scope.spawn(move || client.mutex("held", LEASE).unwrap().lock().unwrap());
+        while reply::<usize>(&mut admin, &["EXISTS", "{app:lock:held}%wait"]) == 0 {
+            assert!(!waiter.is_finished(), "{:?}", waiter.join());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        drop(held);
+        drop(waiter.join().unwrap());
+    });
+    // Another prefix is out of bounds.
+    let error = refusal(&url.replace("app:", "other:"));
+    assert!(error.to_string().contains("has no right"), "{error}");
+    assert!(!error.to_string().contains(SECRET), "{error}");
+    is_quiet_about_it();
+}

@@ -1,0 +1,78 @@
+//! When items expire.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_core::Release;
+
+use crate::stores::redis::{Redis, reply};
+use crate::{LEASE, client};
+
+/// What the server is asked for beyond the lease.
+const MARGIN: Duration = Duration::from_millis(2);
+
+#[test]
+fn a_lease_ends_on_the_server_in_the_millisecond_in_which_it_should() {
+    let server = Redis::start(&[]);
+    let client = client(&server);
+    let mut admin = server.connection();
+    for lease in [1000, 1001, 1999, 60_000].map(Duration::from_millis) {
+        let mutex = client.mutex("m", lease).unwrap();
+        let before = Instant::now();
+        let mut lock = mutex.try_lock().unwrap().unwrap();
+        let granted = Instant::now();
+        let left = Duration::from_millis(reply(&mut admin, &["PTTL", "lock:m"]));
+        let after = Instant::now();
+        let most = lease + MARGIN;
+        assert!(left <= most, "{left:?} of {lease:?}");
+        assert!(left + (after - before) + MARGIN >= most, "{left:?} of {lease:?}");
+        assert!(lock.remaining() <= lease.saturating_sub(granted - before) + (granted - before));
+        assert!(lock.remaining() < left, "the holder never believes in more than the server");
+        assert_eq!(lock.extend(lease).unwrap(), memlock_core::Extension::Extended);
+        let left = Duration::from_millis(reply(&mut admin, &["PTTL", "lock:m"]));
+        assert!(left <= most && lock.remaining() < left, "{left:?} of {lease:?}");
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+    // Nobody gets it before the end of the lease, and somebody does within milliseconds of it.
+    let lease = Duration::from_secs(1);
+    let asked = Instant::now();
+    std::mem::forget(client.mutex("m", lease).unwrap().try_lock().unwrap().unwrap());
+    let mutex = client.mutex("m", LEASE).unwrap();
+    loop {
+        let attempt = Instant::now();
+        let lock = mutex.try_lock().unwrap();
+        if let Some(lock) = lock {
+            assert!(
+                asked.elapsed() >= lease,
+                "granted {:?} after it was asked for",
+                asked.elapsed()
+            );
+            drop(lock);
+            break;
+        }
+        assert!(attempt < asked + lease + Duration::from_secs(5), "it never expires");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Semaphores and lists are stored with the moment of their end, which no later write may move.
+#[test]
+fn the_end_of_a_semaphore_is_a_moment_of_the_servers_clock() {
+    let server = Redis::start(&[]);
+    let client = client(&server);
+    let mut admin = server.connection();
+    let semaphore = client.semaphore("s", 3, Duration::from_secs(5)).unwrap();
+    let life = Duration::from_secs(60);
+    let _ = semaphore.set_up(life).unwrap();
+    let end: u64 = reply(&mut admin, &["PEXPIRETIME", "semaphore:s"]);
+    let (seconds, micros): (u64, u64) = reply(&mut admin, &["TIME"]);
+    let now = seconds * 1000 + micros / 1000;
+    let left = Duration::from_millis(end - now);
+    assert!(left > life - Duration::from_secs(2), "{left:?}");
+    assert!(left <= life + Duration::from_secs(4), "{left:?}");
+    for _ in 0..20 {
+        drop(semaphore.acquire().unwrap());
+    }
+    let later: u64 = reply(&mut admin, &["PEXPIRETIME", "semaphore:s"]);
+    assert!(later.abs_diff(end) <= 2000, "{end} became {later}");
+}

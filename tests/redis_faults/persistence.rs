@@ -1,0 +1,163 @@
+//! Snapshots, the append-only file, replicas.
+
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::{ErrorKind, Release};
+use memlock_tests::launch::poll_until;
+use memlock_tests::process::Server;
+
+use crate::stores::redis::{Redis, reply};
+use crate::{LEASE, PATIENCE, client, refused};
+
+/// A connection that was idle for so long is checked before it is used again.
+const UNCHECKED: Duration = Duration::from_millis(150);
+
+/// The locks that were granted after the snapshot are lost, and released ones may be back; fences
+/// rise all the same.
+#[test]
+fn fences_rise_although_an_old_snapshot_is_restored() {
+    let server = Redis::start(&["--save", "3600 100000"]);
+    let client = client(&server);
+    let old = client.mutex("old", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let () = server.reply(&["SAVE"]);
+    let mutex = client.mutex("m", LEASE).unwrap();
+    for _ in 0..500 {
+        drop(mutex.try_lock().unwrap().unwrap());
+    }
+    let mut lock = mutex.try_lock().unwrap().unwrap();
+    thread::sleep(UNCHECKED);
+    server.restart();
+    assert!(old.check().unwrap(), "it was in the snapshot");
+    assert!(!lock.check().unwrap(), "it was not");
+    let mut next = mutex.try_lock().unwrap().unwrap();
+    assert!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
+    assert!(matches!(lock.unlock().unwrap(), Release::Lost | Release::NotHeld));
+    assert_eq!(next.unlock().unwrap(), Release::Released);
+}
+
+/// A copy of the data is put in place by an administrator, without the counter of fences.
+#[test]
+fn fences_rise_although_the_data_is_replaced_under_a_running_client() {
+    let server = Redis::start(&["--save", "3600 100000", "--enable-debug-command", "yes"]);
+    let client = client(&server);
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let mut fence = 0;
+    for _ in 0..3 {
+        let () = server.reply(&["FLUSHALL"]);
+        let () = server.reply(&["SET", "%fence", "17"]);
+        // The connections stay open, so that nothing tells the client.
+        let () = server.reply(&["DEBUG", "RELOAD"]);
+        let lock = mutex.try_lock().unwrap().unwrap();
+        assert!(lock.fence() > fence, "{} after {fence}", lock.fence());
+        fence = lock.fence();
+        lock.abandon();
+    }
+}
+
+#[test]
+fn the_append_only_file_keeps_locks_across_a_kill() {
+    let server = Redis::start(&["--appendonly", "yes", "--appendfsync", "everysec"]);
+    let client = client(&server);
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let mut lock = mutex.try_lock().unwrap().unwrap();
+    thread::sleep(UNCHECKED);
+    // What the server has written to the kernel survives the kill of the server.
+    server.restart();
+    assert!(lock.check().unwrap());
+    assert!(crate::client(&server).mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    let fence = lock.fence();
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    assert!(mutex.try_lock().unwrap().unwrap().fence() > fence);
+}
+
+/// Starts a replica, and waits until it has the data.
+fn replica_of(primary: &Redis) -> Redis {
+    let port = primary.process().port().to_string();
+    let replica = Redis::start(&["--repl-diskless-sync-delay", "0"]);
+    let () = replica.reply(&["REPLICAOF", "127.0.0.1", &port]);
+    let mut admin = replica.connection();
+    let is_up = || {
+        let info: String = reply(&mut admin, &["INFO", "replication"]);
+        info.contains("master_link_status:up").then_some(())
+    };
+    poll_until(PATIENCE, is_up).expect("the replica never got the data");
+    replica
+}
+
+#[test]
+fn a_replica_that_is_promoted_grants_with_greater_fences() {
+    let primary = Redis::start(&["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
+    let before = client(&primary);
+    let kept = before.mutex("kept", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let replica = replica_of(&primary);
+    refused(&replica.url(), ErrorKind::Unreachable, "read-only replica");
+    let synced: String = replica.reply(&["GET", "%fence"]);
+    assert!(synced.parse::<u64>().unwrap() >= kept.fence());
+    // What happens from now on never reaches it.
+    let () = replica.reply(&["REPLICAOF", "127.0.0.1", "1"]);
+    let mutex = before.mutex("m", LEASE).unwrap();
+    let mut lost = mutex.try_lock().unwrap().unwrap();
+    for _ in 0..100 {
+        let fence = lost.fence();
+        assert_eq!(lost.unlock().unwrap(), Release::Released);
+        lost = mutex.try_lock().unwrap().unwrap();
+        assert!(lost.fence() > fence);
+    }
+    refused(&replica.url(), ErrorKind::Unreachable, "read-only replica");
+    let () = replica.reply(&["REPLICAOF", "NO", "ONE"]);
+    let after = client(&replica);
+    assert!(after.mutex("kept", LEASE).unwrap().try_lock().unwrap().is_none());
+    // Granted twice, as documented: the resource can tell by the fence.
+    let second = after.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    assert!(lost.check().unwrap());
+    assert!(second.fence() > lost.fence(), "{} after {}", second.fence(), lost.fence());
+}
+
+/// The client stays connected while its server is demoted, and promoted again.
+#[test]
+fn a_primary_that_is_demoted_refuses_and_comes_back() {
+    let (server, other) = (Redis::start(&[]), Redis::start(&["--repl-diskless-sync-delay", "0"]));
+    let client = client(&server);
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let lock = mutex.try_lock().unwrap().unwrap();
+    let port = other.process().port().to_string();
+    let () = server.reply(&["REPLICAOF", "127.0.0.1", &port]);
+    let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let () = server.reply(&["REPLICAOF", "NO", "ONE"]);
+    let next = client.mutex("n", LEASE).unwrap().try_lock().unwrap().unwrap();
+    assert!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
+}
+
+#[test]
+fn a_server_that_cannot_save_is_named() {
+    let server = Redis::start(&["--save", "3600 100000"]);
+    let client = client(&server);
+    let mut lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    fs::remove_dir_all(server.directory()).unwrap();
+    let mut admin = server.connection();
+    let saved: redis::RedisResult<()> = redis::cmd("SAVE").query(&mut admin);
+    saved.unwrap_err();
+    let saving: redis::RedisResult<String> = redis::cmd("BGSAVE").query(&mut admin);
+    drop(saving);
+    let refuses = || {
+        let info: String = reply(&mut admin, &["INFO", "persistence"]);
+        info.contains("rdb_last_bgsave_status:err").then_some(())
+    };
+    poll_until(PATIENCE, refuses).expect("it saves");
+    for _ in 0..2 {
+        let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+        assert!(error.to_string().contains("cannot save"), "{error}");
+    }
+    refused(&server.url(), ErrorKind::Protocol, "cannot save");
+    // Reads work, and nothing is lost.
+    assert!(lock.check().unwrap());
+    let error = lock.unlock().unwrap_err();
+    assert!(error.to_string().contains("cannot save"), "{error}");
+    assert!(lock.remaining() > LEASE / 2, "it is still held, and it says so");
+    let () = server.reply(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+}

@@ -1,0 +1,218 @@
+//! Unix sockets, several servers, hash slots.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::{Client, ErrorKind};
+use memlock_tests::process::Server;
+use memlock_tests::stopwatch::Stopwatch;
+
+use crate::stores::redis::{Redis, reply};
+use crate::{LEASE, PATIENCE, client, refused, works};
+
+/// A connection that was idle for so long is checked before it is used again.
+const UNCHECKED: Duration = Duration::from_millis(150);
+
+fn url_of(socket: &Path) -> String {
+    format!("redis+unix://{}", socket.display())
+}
+
+#[test]
+fn a_unix_socket_is_as_good_as_a_port() {
+    let directory = std::env::temp_dir().join(format!("memlock unix {}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).unwrap();
+    let socket = directory.join("redis.sock");
+    let server =
+        Redis::start(&["--unixsocket", socket.to_str().unwrap(), "--unixsocketperm", "777"]);
+    let url = url_of(&socket).replace(' ', "%20");
+    let local = Client::connect(&url).unwrap();
+    works(&local, "m");
+    works(&Client::connect(&format!("{url}?db=3")).unwrap(), "m");
+    // Both ways lead to the same locks, and waiters are woken.
+    let remote = client(&server);
+    let lock = remote.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| local.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
+        let mut admin = server.connection();
+        while reply::<usize>(&mut admin, &["EXISTS", "{lock:m}%wait"]) == 0 {
+            thread::yield_now();
+        }
+        drop(lock);
+        assert!(waiter.join().unwrap().unwrap().is_some());
+    });
+    let () = server.reply(&["CONFIG", "SET", "requirepass", "a b&c"]);
+    works(&Client::connect(&format!("{url}?password=a%20b%26c")).unwrap(), "n");
+    works(&Client::connect(&format!("{url}?user=default&password=a%20b%26c")).unwrap(), "n");
+    refused(&format!("{url}?password=wrong"), ErrorKind::Config, "does not accept");
+    let () = redis_with_password(&server);
+    // A server that does not accept connections, with a queue that is full.
+    server.process().pause();
+    let full: Vec<_> = (0..600).map_while(|_| connect_at_once(&socket)).collect();
+    assert!(full.len() < 600, "the queue has no end");
+    let watch = Stopwatch::start();
+    refused(
+        &format!("{url}?connect_timeout=300ms&io_timeout=300ms"),
+        ErrorKind::Unreachable,
+        "redis.sock",
+    );
+    assert!(watch.elapsed() < Duration::from_secs(2), "{:?}", watch.elapsed());
+    server.process().resume();
+    drop(full);
+    drop(server);
+    refused(&url, ErrorKind::Unreachable, "redis.sock");
+    fs::remove_dir_all(&directory).unwrap();
+    refused(&url, ErrorKind::Unreachable, "No such file");
+}
+
+fn redis_with_password(server: &Redis) {
+    let url = format!("redis://:a%20b%26c@{}", server.process().address());
+    let mut admin = redis::Client::open(url).unwrap().get_connection().unwrap();
+    reply(&mut admin, &["CONFIG", "SET", "requirepass", ""])
+}
+
+/// Connects if that is possible without waiting.
+fn connect_at_once(path: &Path) -> Option<std::os::fd::OwnedFd> {
+    use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+    // SAFETY: socket returns a new descriptor that nothing else owns.
+    let socket = unsafe {
+        OwnedFd::from_raw_fd(libc::socket(
+            libc::AF_UNIX,
+            libc::SOCK_STREAM | libc::SOCK_NONBLOCK,
+            0,
+        ))
+    };
+    // SAFETY: an all-zero sockaddr_un is valid.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    for (to, from) in address.sun_path.iter_mut().zip(path.to_str().unwrap().bytes()) {
+        *to = from as libc::c_char;
+    }
+    let length = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the pointer and length describe `address`, which outlives the call.
+    let connected =
+        unsafe { libc::connect(socket.as_raw_fd(), (&raw const address).cast(), length) };
+    (connected == 0).then_some(socket)
+}
+
+/// Not a test of its own: what a process without rights finds.
+#[test]
+fn visitor() {
+    let Ok(url) = std::env::var("MEMLOCK_TEST_REDIS_SOCKET") else { return };
+    refused(&url, ErrorKind::Unreachable, "Permission denied");
+}
+
+#[test]
+fn a_unix_socket_that_may_not_be_used_is_named() {
+    use std::os::unix::process::CommandExt;
+    let directory =
+        std::env::temp_dir().join(format!("memlock-unix-closed-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).unwrap();
+    fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = directory.join("redis.sock");
+    let server =
+        Redis::start(&["--unixsocket", socket.to_str().unwrap(), "--unixsocketperm", "700"]);
+    // Where it is built, others may not look.
+    let program = directory.join("visitor");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut visitor = std::process::Command::new(program);
+    visitor.args(["places::visitor", "--exact"]).env("MEMLOCK_TEST_REDIS_SOCKET", url_of(&socket));
+    // SAFETY: geteuid always succeeds.
+    if unsafe { libc::geteuid() } == 0 {
+        let (user, group) = memlock_tests::launch::nobody();
+        visitor.uid(user).gid(group);
+    } else {
+        fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
+    }
+    let output = visitor.current_dir("/").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    drop(server);
+    fs::remove_dir_all(&directory).unwrap();
+}
+
+#[test]
+fn a_server_that_is_down_affects_its_own_locks_alone() {
+    let servers = [Redis::start(&[]), Redis::start(&[]), Redis::start(&[])];
+    let [a, b, c] = &servers;
+    let hosts = servers.iter().map(|server| server.process().address()).collect::<Vec<_>>();
+    let url = format!("redis://{}", hosts.join(","));
+    let client = Client::connect(&url).unwrap();
+    let mut load = [0; 3];
+    for number in 0..90 {
+        let name = format!("m{number}");
+        let lock = client.mutex(&name, LEASE).unwrap().try_lock().unwrap().unwrap();
+        let places: Vec<usize> = servers
+            .iter()
+            .map(|server| server.reply(&["EXISTS", &format!("lock:{name}")]))
+            .collect();
+        assert_eq!(places.iter().sum::<usize>(), 1, "{name}");
+        load[places.iter().position(|&place| place == 1).unwrap()] += 1;
+        drop(lock);
+    }
+    assert!(load.iter().all(|&share| share > 10), "{load:?}");
+    b.process().kill();
+    thread::sleep(UNCHECKED);
+    let reversed = hosts.iter().rev().cloned().collect::<Vec<_>>().join(",");
+    let other = Client::connect(&format!("redis://{reversed}")).unwrap();
+    let (mut up, mut down) = (0, 0);
+    for number in 0..90 {
+        let name = format!("m{number}");
+        let ours = client.mutex(&name, LEASE).unwrap().try_lock();
+        match ours {
+            Ok(lock) => {
+                let _lock = lock.unwrap();
+                let theirs = other.mutex(&name, LEASE).unwrap().try_lock().unwrap();
+                assert!(theirs.is_none(), "{name} is granted twice");
+                up += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+                assert!(error.to_string().contains(&hosts[1]), "{error}");
+                down += 1;
+            }
+        }
+    }
+    assert_eq!((up, down), (load[0] + load[2], load[1]));
+    b.restart();
+    for number in 0..90 {
+        assert!(client.mutex(format!("m{number}"), LEASE).unwrap().try_lock().unwrap().is_some());
+    }
+    let _ = (a, c);
+}
+
+/// Asked of a server that knows: the slots of a lock's own items.
+#[test]
+fn the_items_of_a_lock_are_in_one_slot() {
+    let cluster = Redis::start(&["--cluster-enabled", "yes"]);
+    let server = Redis::start(&[]);
+    let mut oracle = cluster.connection();
+    let mut slot = |key: &str| reply::<u64>(&mut oracle, &["CLUSTER", "KEYSLOT", key]);
+    let holder = client(&server);
+    for name in ["m", "a b", "ü", "x/y:z", "a%wait", "%"] {
+        let other = client(&server);
+        let mutex = holder.mutex(name, LEASE).unwrap();
+        let lock = mutex.try_lock().unwrap().unwrap();
+        let mut admin = server.connection();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| other.mutex(name, LEASE).unwrap().lock_for(PATIENCE));
+            let keys = loop {
+                let keys: Vec<String> = reply(&mut admin, &["KEYS", "*lock:*"]);
+                if keys.len() == 2 {
+                    break keys;
+                }
+                assert!(!waiter.is_finished());
+                thread::yield_now();
+            };
+            assert_eq!(slot(&keys[0]), slot(&keys[1]), "{keys:?}");
+            drop(lock);
+            drop(waiter.join().unwrap().unwrap().unwrap());
+        });
+        drop(mutex);
+        let () = server.reply(&["FLUSHALL"]);
+    }
+}

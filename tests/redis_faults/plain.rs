@@ -1,0 +1,133 @@
+//! What other programs store under the same keys; what is left behind.
+
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::{ErrorKind, Release};
+
+use crate::stores::redis::{Redis, reply};
+use crate::{LEASE, PATIENCE, client, works};
+
+#[test]
+fn a_plain_lock_of_another_program_excludes_and_is_excluded() {
+    let server = Redis::start(&[]);
+    let client = client(&server);
+    let mutex = client.mutex("x", LEASE).unwrap();
+    let () = server.reply(&["SET", "lock:x", "theirs", "NX", "PX", "30000"]);
+    assert!(mutex.try_lock().unwrap().is_none());
+    let owner = mutex.owner().unwrap().unwrap();
+    assert_eq!(owner.value, b"theirs");
+    let report = mutex.report_held_by(&owner).to_string();
+    assert!(report.contains("does not use memlock"), "{report}");
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| mutex.lock_for(PATIENCE).unwrap().expect("it was released"));
+        let mut admin = server.connection();
+        while reply::<usize>(&mut admin, &["EXISTS", "{lock:x}%wait"]) == 0 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let value: String = server.reply(&["GET", "lock:x"]);
+        assert_eq!(value, "theirs", "a waiter leaves it as it is");
+        assert_eq!(server.reply::<usize>(&["DEL", "lock:x"]), 1);
+        let mut lock = waiter.join().unwrap();
+        let theirs: Option<String> = server.reply(&["SET", "lock:x", "theirs", "NX", "PX", "9"]);
+        assert_eq!(theirs, None, "it is excluded");
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    });
+    let theirs: Option<String> = server.reply(&["SET", "lock:x", "theirs", "NX", "PX", "300"]);
+    assert!(theirs.is_some());
+    let mut lock = mutex.lock_for(PATIENCE).unwrap().expect("it expired");
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+}
+
+#[test]
+fn a_plain_lock_can_be_released_by_its_value() {
+    let server = Redis::start(&[]);
+    let mutex = client(&server).mutex("x", LEASE).unwrap();
+    let () = server.reply(&["SET", "lock:x", "theirs", "PX", "30000"]);
+    let token = || mutex.owner().unwrap().unwrap().token();
+    let theirs = token();
+    let () = server.reply(&["SET", "lock:x", "another", "PX", "30000"]);
+    assert!(!mutex.force_unlock(&theirs).unwrap(), "a later holder is not affected");
+    assert!(mutex.force_unlock(&token()).unwrap());
+    assert_eq!(server.reply::<usize>(&["EXISTS", "lock:x"]), 0);
+    // A value that looks as if memlock had stored it.
+    let () = server.reply(&["SET", "lock:x", "0123456789abcdef theirs", "PX", "30000"]);
+    assert!(mutex.try_lock().unwrap().is_none());
+    assert!(mutex.force_unlock(&token()).unwrap());
+    drop(mutex.try_lock().unwrap().unwrap());
+}
+
+#[test]
+fn an_item_that_is_no_lock_is_named_and_harms_nothing_else() {
+    let server = Redis::start(&[]);
+    let client = client(&server);
+    let mut admin = server.connection();
+    let huge = "h".repeat(2 * 1024 * 1024);
+    works(&client, "before");
+    for (words, says) in [
+        (vec!["RPUSH", "lock:x", "1", "2"], "not a string"),
+        (vec!["HSET", "lock:x", "a", "b"], "not a string"),
+        (vec!["XADD", "lock:x", "*", "a", "b"], "not a string"),
+        (vec!["SET", "lock:x", &huge], "more than 1 MiB"),
+    ] {
+        let _: redis::Value = reply(&mut admin, &words);
+        let mutex = client.mutex("x", LEASE).unwrap();
+        for _ in 0..3 {
+            assert!(mutex.try_lock().unwrap().is_none(), "{}: another program has it", words[0]);
+            let error = mutex.owner().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+            let text = error.to_string();
+            assert!(text.contains("lock:x") && text.contains(says), "{}: {error}", words[0]);
+            let error = mutex.lock_for(Duration::from_millis(300)).unwrap_err();
+            assert!(error.to_string().contains("lock:x"), "{error}");
+        }
+        works(&client, "between");
+        assert_eq!(reply::<usize>(&mut admin, &["DEL", "lock:x"]), 1, "it is left alone");
+        for (kind, key) in [("semaphore", "semaphore:x"), ("list", "list:x")] {
+            let _: redis::Value = reply(&mut admin, &[&[words[0], key], &words[2..]].concat());
+            let error = match kind {
+                "semaphore" => client.semaphore("x", 2, LEASE).unwrap().set_up(LEASE).unwrap_err(),
+                _ => client.distinct_list("x").unwrap().set_up(LEASE).unwrap_err(),
+            };
+            assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+            assert!(error.to_string().contains(key), "{} {kind}: {error}", words[0]);
+            assert_eq!(reply::<usize>(&mut admin, &["DEL", key]), 1, "it is left alone");
+        }
+    }
+    // The counter of fences.
+    let () = reply(&mut admin, &["DEL", "%fence"]);
+    let _: redis::Value = reply(&mut admin, &["RPUSH", "%fence", "1"]);
+    let error = crate::client(&server).mutex("x", LEASE).unwrap().try_lock().unwrap_err();
+    assert!(error.to_string().contains("%fence"), "{error}");
+}
+
+#[test]
+fn nothing_is_left_behind_but_the_counter_of_fences() {
+    let server = Redis::start(&[]);
+    let client = client(&server);
+    for number in 0..1000 {
+        drop(client.mutex(format!("m{number}"), LEASE).unwrap().try_lock().unwrap().unwrap());
+    }
+    for number in 0..100 {
+        let semaphore = client.semaphore(format!("s{number}"), 3, LEASE).unwrap();
+        let _ = semaphore.set_up(LEASE).unwrap();
+        drop(semaphore.acquire().unwrap());
+        assert!(semaphore.tear_down().unwrap());
+        let mut list = client.distinct_list(format!("l{number}")).unwrap();
+        let _ = list.set_up(Duration::from_secs(2)).unwrap();
+        assert!(list.insert_many(&["a", "b"]).unwrap().is_some());
+        assert!(list.tear_down().unwrap());
+    }
+    let keys: Vec<String> = server.reply(&["KEYS", "*"]);
+    let mut admin = server.connection();
+    for key in keys {
+        let left: i64 = reply(&mut admin, &["PTTL", &key]);
+        assert!(key == "%fence" || left > 0, "{key} lives forever");
+    }
+    // The entries of a list that was torn down expire with its time.
+    let is_alone = || (server.reply::<usize>(&["DBSIZE"]) == 1).then_some(());
+    let alone = memlock_tests::launch::poll_until(PATIENCE, is_alone);
+    let left: Vec<String> = server.reply(&["KEYS", "*"]);
+    assert!(alone.is_some(), "{left:?}");
+    assert_eq!(left, ["%fence"]);
+}

@@ -1,0 +1,208 @@
+//! Servers that refuse to work: each gets a sentence that says what to do, and nothing is granted.
+
+use std::net::UdpSocket;
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::{Client, ErrorKind, Extension, Release};
+use memlock_tests::launch::poll_until;
+use memlock_tests::process::Server;
+
+use crate::stores::redis::{Redis, reply};
+use crate::{LEASE, PATIENCE, client, refused, works};
+
+#[test]
+fn a_primary_without_its_replicas_refuses_writes() {
+    let server = Redis::start(&[]);
+    let client = client(&server);
+    let mut lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let () = server.reply(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("min-replicas-to-write"), "{error}");
+    refused(&server.url(), ErrorKind::Unreachable, "min-replicas-to-write");
+    let error = lock.unlock().unwrap_err();
+    assert!(error.to_string().contains("min-replicas-to-write"), "{error}");
+    let () = server.reply(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    works(&client, "m");
+}
+
+#[test]
+fn a_cluster_is_refused() {
+    for start in [Redis::start, Redis::valkey] {
+        let server = start(&["--cluster-enabled", "yes"]);
+        refused(&server.url(), ErrorKind::Config, "Cluster");
+        // Also one that has all slots, and so refuses nothing.
+        let () = server.reply(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]);
+        refused(&server.url(), ErrorKind::Config, "Cluster");
+    }
+}
+
+#[test]
+fn a_sentinel_is_refused() {
+    for of_configuration in [Redis::of_configuration, Redis::valkey_of_configuration] {
+        let file = std::env::temp_dir().join(format!("memlock-sentinel-{}", std::process::id()));
+        std::fs::write(&file, "").unwrap();
+        let server = of_configuration(&file, &["--sentinel"]);
+        refused(&server.url(), ErrorKind::Config, "Sentinel");
+        drop(server);
+        let _ = std::fs::remove_file(file);
+    }
+}
+
+#[test]
+fn a_server_without_a_free_connection_is_named() {
+    let server = Redis::start(&["--maxclients", "1"]);
+    let mut only = poll_until(PATIENCE, || {
+        let client = redis::Client::open(server.url()).unwrap();
+        client.get_connection().ok()
+    });
+    refused(&server.url(), ErrorKind::Unreachable, "maxclients");
+    let () = reply(only.as_mut().unwrap(), &["CONFIG", "SET", "maxclients", "100"]);
+    works(&client(&server), "m");
+}
+
+/// Loading takes this long, and a script of another client keeps the server busy.
+#[test]
+fn a_server_that_is_loading_or_busy_is_unreachable_until_it_is_not() {
+    let server = Redis::start(&["--save", "3600 100000", "--enable-debug-command", "yes"]);
+    let client = client(&server);
+    let mut lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let mut admin = server.connection();
+    let fill = "for i = 1, 3000 do redis.call('RPUSH', 'load:' .. i, 'a', 'b', 'c') end return 1";
+    let _: i64 = reply(&mut admin, &["EVAL", fill, "0"]);
+    let () = reply(&mut admin, &["SAVE"]);
+    let () = reply(&mut admin, &["CONFIG", "SET", "key-load-delay", "5000"]);
+    let () = reply(&mut admin, &["CONFIG", "SET", "loading-process-events-interval-bytes", "1024"]);
+    thread::scope(|scope| {
+        let reload =
+            scope.spawn(|| reply::<()>(&mut server.connection(), &["DEBUG", "RELOAD", "NOSAVE"]));
+        let error = poll_until(PATIENCE, || client.mutex("n", LEASE).unwrap().try_lock().err());
+        let error = error.expect("it loads without a pause");
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("loading"), "{error}");
+        let () = reply(&mut admin, &["CONFIG", "SET", "key-load-delay", "0"]);
+        reload.join().unwrap();
+    });
+    assert!(lock.check().unwrap());
+    let () = reply(&mut admin, &["CONFIG", "SET", "busy-reply-threshold", "50"]);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut busy = server.connection();
+            let _: redis::RedisResult<()> =
+                redis::cmd("EVAL").arg("while true do end").arg(0).query(&mut busy);
+        });
+        let quick = Client::connect(&format!("{}?io_timeout=2s", server.url())).unwrap();
+        let error = poll_until(PATIENCE, || quick.mutex("o", LEASE).unwrap().try_lock().err());
+        let error = error.expect("it is not busy");
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("busy"), "{error}");
+        let error = lock.unlock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        let () = reply(&mut server.connection(), &["SCRIPT", "KILL"]);
+    });
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    works(&client, "m");
+}
+
+/// Nothing is granted, what is held can be released, and nothing is lost.
+#[test]
+fn a_server_without_memory_refuses_and_loses_nothing() {
+    let server = Redis::start(&["--maxmemory-policy", "noeviction"]);
+    let client = client(&server);
+    let mut lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let semaphore = client.semaphore("s", 2, LEASE).unwrap();
+    let _ = semaphore.set_up(LEASE).unwrap();
+    let permit = semaphore.try_acquire().unwrap().unwrap();
+    let mut admin = server.connection();
+    let () = reply(&mut admin, &["CONFIG", "SET", "maxmemory", "1"]);
+    for _ in 0..3 {
+        let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+        assert!(error.to_string().contains("maxmemory"), "{error}");
+        let error = semaphore.try_acquire().unwrap_err();
+        assert!(error.to_string().contains("maxmemory"), "{error}");
+        assert!(lock.check().unwrap() && permit.check().unwrap());
+        // It cannot be extended, and its holder knows how long it has it.
+        let error = lock.extend(LEASE * 2).unwrap_err();
+        assert!(error.to_string().contains("maxmemory"), "{error}");
+        assert!(lock.remaining() > LEASE / 2 && lock.remaining() < LEASE);
+    }
+    refused(&server.url(), ErrorKind::Protocol, "maxmemory");
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    assert_eq!(reply::<usize>(&mut admin, &["EXISTS", "lock:m", "lock:n"]), 0);
+    let () = reply(&mut admin, &["CONFIG", "SET", "maxmemory", "0"]);
+    drop(permit);
+    assert_eq!(semaphore.status().unwrap().unwrap().available, 2);
+    let mut lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
+}
+
+/// A release without memory for the next waiter's record.
+#[test]
+fn a_waiter_gets_a_lock_that_was_released_without_memory() {
+    let server = Redis::start(&["--maxmemory-policy", "noeviction"]);
+    let (holder, other) = (client(&server), client(&server));
+    let mut lock = holder.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let mut admin = server.connection();
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
+        while reply::<usize>(&mut admin, &["EXISTS", "{lock:m}%wait"]) == 0 {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let () = reply(&mut admin, &["CONFIG", "SET", "maxmemory", "1"]);
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+        thread::sleep(Duration::from_millis(50));
+        let () = reply(&mut admin, &["CONFIG", "SET", "maxmemory", "0"]);
+        match waiter.join().unwrap() {
+            Ok(lock) => assert!(lock.is_some(), "it waits for nobody"),
+            Err(error) => assert!(error.to_string().contains("maxmemory"), "{error}"),
+        }
+    });
+    works(&other, "m");
+}
+
+#[test]
+fn a_server_that_may_evict_locks_is_refused_if_the_url_says_so() {
+    let limit = ["--maxmemory", "100mb", "--maxmemory-policy"];
+    for policy in ["allkeys-lru", "volatile-ttl", "volatile-random"] {
+        let server = Redis::start(&[&limit[..], &[policy]].concat());
+        let url = server.url();
+        refused(&format!("{url}?evictions=refuse"), ErrorKind::Config, policy);
+        works(&Client::connect(&url).unwrap(), "m");
+        works(&Client::connect(&format!("{url}?evictions=allow")).unwrap(), "m");
+    }
+    let server = Redis::start(&[&limit[..], &["noeviction"]].concat());
+    works(&Client::connect(&format!("{}?evictions=refuse", server.url())).unwrap(), "m");
+}
+
+#[test]
+fn databases_are_apart_and_have_a_number_that_exists() {
+    let server = Redis::start(&["--databases", "4"]);
+    let url = server.url();
+    let held = Client::connect(&url).unwrap();
+    let _held = held.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let third = Client::connect(&format!("{url}/3")).unwrap();
+    let lock = third.mutex("m", LEASE).unwrap().try_lock().unwrap();
+    assert!(lock.is_some(), "another database has other locks");
+    works(&third, "w");
+    for number in ["4", "2147483647"] {
+        refused(&format!("{url}/{number}"), ErrorKind::Config, "no database");
+    }
+    for wrong in ["x", "2147483648", "-1", "4294967296", "1/2"] {
+        refused(&format!("{url}/{wrong}"), ErrorKind::Config, "database");
+    }
+}
+
+#[test]
+fn protected_mode_is_named() {
+    // Where a packet to another host would leave from; nothing is sent.
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket.connect("192.0.2.77:9").expect("this machine has a network besides the loopback");
+    let own = socket.local_addr().unwrap().ip();
+    assert!(!own.is_loopback(), "this machine has a network besides the loopback");
+    let server = Redis::start(&["--bind", "0.0.0.0", "--protected-mode", "yes"]);
+    let url = server.url_at(&format!("{own}:{}", server.process().port()));
+    refused(&url, ErrorKind::Unreachable, "protected mode");
+}

@@ -1,0 +1,376 @@
+//! Encrypted connections.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::panic::AssertUnwindSafe;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::OnceLock;
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::{Client, ErrorKind};
+use memlock_tests::launch::ReservedPort;
+use memlock_tests::process::Server;
+use memlock_tests::stopwatch::Stopwatch;
+
+use crate::stores::redis::{Redis, reply};
+use crate::{LEASE, PATIENCE, client, refusal, refused, works};
+
+/// A connection that was idle for so long is checked before it is used again.
+const UNCHECKED: Duration = Duration::from_millis(150);
+const QUICK: &str = "connect_timeout=500ms&io_timeout=500ms";
+
+/// Certificate authorities and certificates, made by the command `openssl`.
+struct Certificates(PathBuf);
+
+impl Certificates {
+    /// Those that all tests share.
+    fn get() -> &'static Certificates {
+        static MADE: OnceLock<Certificates> = OnceLock::new();
+        MADE.get_or_init(Certificates::make)
+    }
+
+    fn make() -> Certificates {
+        let directory = std::env::temp_dir().join(format!("memlock-tls-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).unwrap();
+        let made = Certificates(directory);
+        for ca in ["ca", "other-ca"] {
+            let subject = format!("/CN={ca}");
+            let (key, certificate) = (format!("{ca}.key"), format!("{ca}.crt"));
+            made.openssl(&[
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                &subject,
+                "-keyout",
+                &key,
+                "-out",
+                &certificate,
+            ]);
+            let configuration = format!(
+                "[ca]\ndefault_ca=own\n[own]\ndatabase={ca}.db\nserial={ca}.serial\nnew_certs_dir=.\n\
+                 default_md=sha256\npolicy=any\ncopy_extensions=copy\nunique_subject=no\n\
+                 [any]\ncommonName=supplied\n"
+            );
+            made.write(&format!("{ca}.cnf"), &configuration);
+            made.write(&format!("{ca}.db"), "");
+            made.write(&format!("{ca}.serial"), "01\n");
+        }
+        let valid = ("20200101000000Z", "20990101000000Z");
+        let over = ("20200101000000Z", "20200102000000Z");
+        let names = "DNS:localhost,IP:127.0.0.1";
+        made.sign("server", "ca", names, valid);
+        made.sign("elsewhere", "ca", "DNS:elsewhere.example", valid);
+        made.sign("expired", "ca", names, over);
+        made.sign("client", "ca", "DNS:client", valid);
+        made.sign("stranger", "other-ca", "DNS:client", valid);
+        made
+    }
+
+    fn sign(&self, name: &str, ca: &str, names: &str, (from, to): (&str, &str)) {
+        let (key, request) = (format!("{name}.key"), format!("{name}.csr"));
+        let (subject, extension) = (format!("/CN={name}"), format!("subjectAltName={names}"));
+        self.openssl(&[
+            "req",
+            "-new",
+            "-newkey",
+            "ec",
+            "-pkeyopt",
+            "ec_paramgen_curve:prime256v1",
+            "-nodes",
+            "-subj",
+            &subject,
+            "-addext",
+            &extension,
+            "-keyout",
+            &key,
+            "-out",
+            &request,
+        ]);
+        let (configuration, certificate) = (format!("{ca}.cnf"), format!("{name}.crt"));
+        let (authority, authority_key) = (format!("{ca}.crt"), format!("{ca}.key"));
+        self.openssl(&[
+            "ca",
+            "-batch",
+            "-notext",
+            "-config",
+            &configuration,
+            "-cert",
+            &authority,
+            "-keyfile",
+            &authority_key,
+            "-in",
+            &request,
+            "-startdate",
+            from,
+            "-enddate",
+            to,
+            "-out",
+            &certificate,
+        ]);
+    }
+
+    fn openssl(&self, args: &[&str]) {
+        let output = Command::new("openssl").args(args).current_dir(&self.0).output();
+        let output = output.expect("these tests need the command openssl");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "openssl {args:?}: {said}");
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).unwrap();
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+/// A server with TLS on a second port.
+struct Encrypted {
+    redis: Redis,
+    port: ReservedPort,
+}
+
+impl Encrypted {
+    fn start(certificate: &str, args: &[&str]) -> Encrypted {
+        let made = Certificates::get();
+        let port = ReservedPort::any();
+        let number = port.number().to_string();
+        let (key, ca) = (made.path(&format!("{certificate}.key")), made.path("ca.crt"));
+        let certificate = made.path(&format!("{certificate}.crt"));
+        let tls = [
+            "--tls-port",
+            &number,
+            "--tls-cert-file",
+            &certificate,
+            "--tls-key-file",
+            &key,
+            "--tls-ca-cert-file",
+            &ca,
+            "--tls-auth-clients",
+        ];
+        let args = if args.is_empty() { &["no"] } else { args };
+        Encrypted { redis: Redis::start(&[&tls[..], args].concat()), port }
+    }
+
+    fn url(&self, host: &str, parameters: &str) -> String {
+        let ca = Certificates::get().path("ca.crt");
+        format!("rediss://{host}:{}?tls_ca={ca}&{parameters}", self.port.number())
+    }
+}
+
+#[test]
+fn everything_works_over_tls_and_connections_are_kept() {
+    for version in ["TLSv1.2", "TLSv1.3"] {
+        let server = Encrypted::start("server", &["no", "--tls-protocols", version]);
+        // A reply that is late on a busy machine would cost the connection.
+        let patient = "connect_timeout=20s&io_timeout=20s";
+        let client = Client::connect(&server.url("127.0.0.1", patient)).unwrap();
+        let mut admin = server.redis.connection();
+        let mut connections = move || {
+            let stats: String = reply(&mut admin, &["INFO", "stats"]);
+            let field =
+                stats.lines().find_map(|line| line.strip_prefix("total_connections_received:"));
+            field.unwrap().parse::<usize>().unwrap()
+        };
+        works(&client, "m");
+        let before = connections();
+        for _ in 0..4 {
+            thread::sleep(UNCHECKED);
+            drop(client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap());
+        }
+        // Each key is several commands, and all are in one packet.
+        let mut list = client.distinct_list("l").unwrap();
+        let _ = list.set_up(LEASE).unwrap();
+        let keys: Vec<String> =
+            (0..5000).map(|key| format!("a key of the list {key:0100}")).collect();
+        let inserted = list.insert_many(&keys).unwrap().unwrap();
+        assert_eq!(inserted.len(), keys.len());
+        assert_eq!(list.entries().unwrap().unwrap().count(), keys.len());
+        let inserted = list.insert_many(&keys).unwrap().unwrap();
+        assert!(inserted.iter().all(|key| matches!(key, memlock_core::Insertion::Duplicate(_))));
+        thread::sleep(UNCHECKED);
+        works(&client, "m");
+        assert_eq!(connections(), before, "{version}: connections were dropped");
+        // By name as well, and beside a client without TLS.
+        let other = crate::client(&server.redis);
+        let named = Client::connect(&server.url("localhost", "")).unwrap();
+        let lock = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| named.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
+            while server.redis.reply::<usize>(&["EXISTS", "{lock:m}%wait"]) == 0 {
+                thread::sleep(Duration::from_millis(5));
+            }
+            drop(lock);
+            assert!(waiter.join().unwrap().unwrap().is_some());
+        });
+        // The server closes idle connections.
+        let () = server.redis.reply(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+        thread::sleep(UNCHECKED);
+        works(&client, "m");
+    }
+}
+
+#[test]
+fn a_server_that_cannot_be_verified_is_refused_with_the_reason() {
+    let made = Certificates::get();
+    let server = Encrypted::start("server", &[]);
+    let other = format!("tls_ca={}", made.path("other-ca.crt"));
+    let own = format!("tls_ca={}", made.path("ca.crt"));
+    let right = server.url("127.0.0.1", QUICK);
+    works(&Client::connect(&right).unwrap(), "m");
+    for (what, url, says) in [
+        ("another authority", right.replace(&own, &other), "UnknownIssuer"),
+        ("the host's authorities", right.replace(&own, "pool=1"), "UnknownIssuer"),
+        ("another name", Encrypted::start("elsewhere", &[]).url("127.0.0.1", QUICK), "127.0.0.1"),
+        ("over", Encrypted::start("expired", &[]).url("127.0.0.1", QUICK), "xpired"),
+    ] {
+        let error = refusal(&url);
+        // Where the host has no authorities, the URL is at fault.
+        let kinds = [ErrorKind::Unreachable, ErrorKind::Config];
+        assert!(kinds.contains(&error.kind()), "{what}: {error}");
+        let text = error.to_string();
+        assert!(
+            text.contains(says) || text.contains("No certificate authority"),
+            "{what}: {error}"
+        );
+    }
+}
+
+#[test]
+fn both_ends_have_to_agree_on_tls() {
+    let server = Encrypted::start("server", &[]);
+    let plain = server.redis.process().address();
+    let ca = Certificates::get().path("ca.crt");
+    let url = format!("rediss://{plain}?tls_ca={ca}&{QUICK}");
+    refused(&url, ErrorKind::Unreachable, "Is TLS on there");
+    let url = format!("redis://127.0.0.1:{}?{QUICK}", server.port.number());
+    let error = refusal(&url);
+    assert!([ErrorKind::Unreachable, ErrorKind::Protocol].contains(&error.kind()), "{error}");
+    assert!(error.to_string().contains("rediss://"), "{error}");
+}
+
+#[test]
+fn a_client_has_a_certificate_where_the_server_asks_for_one() {
+    let made = Certificates::get();
+    let server = Encrypted::start("server", &["yes"]);
+    let own = |name: &str, key: &str| {
+        let (certificate, key) = (made.path(name), made.path(key));
+        server.url("127.0.0.1", &format!("{QUICK}&tls_cert={certificate}&tls_key={key}"))
+    };
+    works(&Client::connect(&own("client.crt", "client.key")).unwrap(), "m");
+    let error = refusal(&server.url("127.0.0.1", QUICK));
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
+    let error = refusal(&own("stranger.crt", "stranger.key"));
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    let text = error.to_string().to_lowercase();
+    assert!(text.contains("unknownca") || text.contains("certificate"), "{error}");
+}
+
+#[test]
+fn files_that_cannot_be_used_are_named() {
+    let made = Certificates::get();
+    made.write("broken.pem", "-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n");
+    made.write("empty.pem", "");
+    let path = |name: &str| made.path(name);
+    let (certificate, key) = (path("client.crt"), path("client.key"));
+    for (parameters, says) in [
+        (format!("tls_ca={}", path("missing.pem")), "missing.pem"),
+        (format!("tls_ca={}", path("empty.pem")), "tls_ca"),
+        (format!("tls_ca={}", path("broken.pem")), "tls_ca"),
+        (format!("tls_ca={key}"), "tls_ca"),
+        (format!("tls_cert={certificate}"), "tls_key"),
+        (format!("tls_key={key}"), "tls_cert"),
+        (format!("tls_cert={}&tls_key={key}", path("missing.pem")), "missing.pem"),
+        (format!("tls_cert={certificate}&tls_key={}", path("empty.pem")), "empty.pem"),
+        (format!("tls_cert={}&tls_key={key}", path("empty.pem")), "tls_cert"),
+        (format!("tls_cert={certificate}&tls_key={}", path("server.key")), "belong together"),
+        (format!("tls_cert={certificate}&tls_key={}", path("broken.pem")), "broken.pem"),
+    ] {
+        let parameters = match parameters.starts_with("tls_ca=") {
+            true => parameters,
+            false => format!("tls_ca={}&{parameters}", path("ca.crt")),
+        };
+        refused(&format!("rediss://127.0.0.1:1?{parameters}"), ErrorKind::Config, says);
+    }
+    refused("redis://127.0.0.1?tls_ca=/x", ErrorKind::Config, "tls_ca");
+}
+
+/// A server that accepts, and says nothing, or very little.
+#[test]
+fn the_handshake_ends_with_the_timeout_for_connecting() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut drips = false;
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            drips = !drips;
+            thread::spawn(move || {
+                let text = [&[0x16, 3, 3, 0x40, 0, 2][..], &[0; 100]].concat();
+                for byte in text {
+                    if drips && stream.write_all(&[byte]).is_err() {
+                        return;
+                    }
+                    thread::sleep(Duration::from_millis(100));
+                }
+                let _ = stream.read(&mut [0; 4096]);
+            });
+        }
+    });
+    let ca = Certificates::get().path("ca.crt");
+    for what in ["drips", "is silent"] {
+        let url = format!(
+            "rediss://{address}?tls_ca={ca}&connect_timeout=400ms&io_timeout=5s&outage=0.1s"
+        );
+        let watch = Stopwatch::start();
+        refused(&url, ErrorKind::Unreachable, "TLS");
+        assert!(watch.elapsed() < Duration::from_millis(1500), "{what}: {:?}", watch.elapsed());
+    }
+}
+
+/// A handler of signals without SA_RESTART, as a program may have one.
+#[test]
+fn signals_do_not_break_a_handshake() {
+    extern "C" fn ignore(_: libc::c_int) {}
+    let server = Encrypted::start("server", &[]);
+    // SAFETY: the handler does nothing; the action is valid.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        assert_eq!(libc::sigaction(libc::SIGUSR2, &action, std::ptr::null_mut()), 0);
+    }
+    // SAFETY: pthread_self always succeeds.
+    let victim = unsafe { libc::pthread_self() } as usize;
+    let done = std::sync::atomic::AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                // SAFETY: the thread waits for this one, so it exists.
+                unsafe { libc::pthread_kill(victim as libc::pthread_t, libc::SIGUSR2) };
+                thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            for _ in 0..50 {
+                let client = Client::connect(&server.url("127.0.0.1", "")).unwrap();
+                drop(client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap());
+            }
+        }));
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        outcome.unwrap();
+    });
+    works(&client(&server.redis), "m");
+}

@@ -1,0 +1,148 @@
+//! Processes that are killed, stopped, or ended by hand.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::name::Keyspace;
+use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Version, schemes};
+use memlock_core::{ErrorKind, Release};
+use memlock_tests::launch::{START_LIMIT, poll_until};
+use memlock_tests::postgresql::Postgresql;
+use memlock_tests::process::Server;
+
+use crate::{LEASE, connect, is_free, with};
+
+const SESSIONS: &str = "SELECT pid FROM pg_stat_activity WHERE application_name = 'memlock'";
+
+/// Only the last transaction of a batch waits for the disk; here the last one writes nothing.
+#[test]
+fn what_a_batch_has_replied_is_on_the_disk() {
+    // Nothing else writes the log to the disk meanwhile.
+    let server = Postgresql::with(&["wal_writer_delay=10s"]).with_parameters("durable=yes");
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let store = schemes::connect(&server.url(), &clock).unwrap();
+    let keys = Keyspace::default();
+    let (first, second, other) = (keys.lock(b"1"), keys.lock(b"2"), keys.lock(b"other"));
+    let expiry = Expiry::After(LEASE);
+    let add = |key| Op::Add { key, value: b"v", expiry, returns: Returns::Version };
+    let run = |ops: &[Op<'_>]| store.run(Route::of(&first), ops).unwrap();
+    let replies = run(&[add(&other), Op::get(&other)]);
+    let Reply::Stored(stored) = replies[0] else { panic!("{replies:?}") };
+    let version = Version::new(stored.version.epoch(), 7);
+    let delete = Op::Delete { key: &other, version };
+    let replies = run(&[add(&first), add(&second), delete, Op::get(&other)]);
+    assert!(matches!(replies[..2], [Reply::Stored(_), Reply::Stored(_)]), "{replies:?}");
+    assert_eq!(replies[2], Reply::VersionMismatch);
+    server.restart();
+    let store = schemes::connect(&server.url(), &clock).unwrap();
+    let there = store.run(Route::of(&first), &[Op::get(&first), Op::get(&second)]).unwrap();
+    assert!(there.iter().all(|reply| matches!(reply, Reply::Value(_))), "{there:?}");
+}
+
+/// The server ends all sessions, empties the tables that are not logged, and goes on: it was not
+/// started again, and nobody sees it from outside.
+#[test]
+fn a_killed_session_loses_what_is_not_logged_and_nothing_else() {
+    for durable in [false, true] {
+        let server = Postgresql::start();
+        let url = with(&server, if durable { "durable=yes" } else { "durable=no" });
+        let (client, other) = (connect(&url), connect(&url));
+        let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+        let fence = lock.fence();
+        let began = server.sql("SELECT pg_postmaster_start_time()");
+        let session: i32 = server.sql(&format!("{SESSIONS} LIMIT 1")).parse().unwrap();
+        // SAFETY: it is a session of the server that this test has started.
+        assert_eq!(unsafe { libc::kill(session, libc::SIGKILL) }, 0);
+        let answers = || server.try_sql("SELECT pg_postmaster_start_time()").ok();
+        assert_eq!(poll_until(START_LIMIT, answers), Some(began));
+        if durable {
+            assert!(lock.check().unwrap());
+            assert!(other.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+            assert_eq!(lock.unlock().unwrap(), Release::Released);
+        } else {
+            assert!(!lock.check().unwrap(), "it is lost, and its holder can know");
+        }
+        let next = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+        assert!(next.fence() > fence, "{} after {fence}", next.fence());
+        if !durable {
+            assert_ne!(lock.unlock().unwrap(), Release::Released);
+            assert!(!is_free(&other, "m"), "a release that came too late takes nobody's lock");
+        }
+    }
+}
+
+#[test]
+fn a_clean_restart_keeps_all_locks() {
+    let server = Postgresql::start();
+    let (client, other) = (connect(&server.url()), connect(&server.url()));
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    server.stop();
+    // A connection that was just used is not checked before it is used again.
+    thread::sleep(Duration::from_millis(150));
+    let error = lock.check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    server.restart();
+    assert!(lock.check().unwrap());
+    assert!(!is_free(&other, "m"));
+    let fence = lock.fence();
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    let next = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    assert!(next.fence() > fence);
+}
+
+/// By an administrator, or by `idle_session_timeout`.
+#[test]
+fn sessions_that_the_server_ends_are_replaced_without_a_word() {
+    let server = Postgresql::start();
+    let client = connect(&server.url());
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    for pause in [0, 150] {
+        server.sql(&format!("SELECT pg_terminate_backend(pid) FROM ({SESSIONS}) AS sessions"));
+        thread::sleep(Duration::from_millis(pause));
+        assert!(lock.check().unwrap());
+    }
+    server.sql("ALTER ROLE memlock SET idle_session_timeout = '50ms'");
+    server.sql(&format!("SELECT pg_terminate_backend(pid) FROM ({SESSIONS}) AS sessions"));
+    for _ in 0..3 {
+        assert!(lock.check().unwrap());
+        thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+}
+
+/// A standby that was promoted without what the primary had committed last: numbers begin above
+/// those that the primary may have given, and versions of before are not taken for new ones.
+#[test]
+fn a_promoted_standby_begins_another_life() {
+    let primary = Postgresql::start().with_parameters("durable=yes");
+    let client = connect(&primary.url());
+    drop(client.mutex("early", LEASE).unwrap().lock().unwrap());
+    let files = std::env::temp_dir().join(format!("memlock-pg-{}-copy", std::process::id()));
+    let _ = std::fs::remove_dir_all(&files);
+    std::fs::create_dir(&files).unwrap();
+    memlock_tests::postgresql::give(&files);
+    let copied = memlock_tests::postgresql::program("pg_basebackup")
+        .args(["-h", "127.0.0.1", "-U", "memlock", "-R", "-X", "stream", "-c", "fast"])
+        .args(["-p", &primary.process().port().to_string(), "-D"])
+        .arg(files.join("data"))
+        .output()
+        .unwrap();
+    assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+    // What follows never reaches the standby.
+    let mut lost = Vec::new();
+    for name in 0..5 {
+        lost.push(client.mutex(format!("{name}"), LEASE).unwrap().lock().unwrap());
+    }
+    let highest = lost.iter().map(memlock_core::Lock::fence).max().unwrap();
+    primary.kill();
+    let standby = Postgresql::on(files, &["primary_conninfo="]).with_parameters("durable=yes");
+    let other = connect(&standby.url());
+    let error = other.mutex("0", LEASE).unwrap().try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("standby"), "{error}");
+    standby.sql("SELECT pg_promote()");
+    let next = other.mutex("0", LEASE).unwrap().lock_for(crate::PATIENCE).unwrap().unwrap();
+    assert!(next.fence() > highest, "{} after {highest}", next.fence());
+}

@@ -1,0 +1,233 @@
+//! Rows that others lock, drop or fill with other things; and fences while many race.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use memlock_core::{ErrorKind, Release};
+use memlock_tests::postgresql::Postgresql;
+use memlock_tests::process::Server;
+
+use crate::{LEASE, PATIENCE, Stranger, connect, is_free, with};
+
+/// A number that is drawn before the row is locked can be smaller than the one of the holder before.
+#[test]
+fn fences_rise_in_the_order_of_holding() {
+    const THREADS: usize = 8;
+    const HOLDS: u64 = 400;
+    let server = Postgresql::start();
+    let (last, held) = (AtomicU64::new(0), AtomicU64::new(0));
+    let start = Barrier::new(THREADS);
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let client = connect(&server.url());
+                let mutex = client.mutex("m", LEASE).unwrap();
+                start.wait();
+                while held.load(Ordering::SeqCst) < HOLDS * THREADS as u64 {
+                    // Without the queue: all of them try at the same moments.
+                    let Some(mut lock) = mutex.try_lock().unwrap() else { continue };
+                    held.fetch_add(1, Ordering::SeqCst);
+                    let before = last.swap(lock.fence(), Ordering::SeqCst);
+                    assert!(before < lock.fence(), "{} after {before}", lock.fence());
+                    assert_eq!(lock.unlock().unwrap(), Release::Released);
+                }
+            });
+        }
+    });
+}
+
+/// Rows that come and go: a sweep deletes the row of the lock between two holders.
+#[test]
+fn fences_rise_while_rows_are_deleted() {
+    let server = Postgresql::start();
+    let (last, over) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let client = connect(&server.url());
+                let mutex = client.mutex("m", LEASE).unwrap();
+                for _ in 0..300 {
+                    let mut lock = mutex.lock().unwrap();
+                    let before = last.swap(lock.fence(), Ordering::SeqCst);
+                    assert!(before < lock.fence(), "{} after {before}", lock.fence());
+                    assert_eq!(lock.unlock().unwrap(), Release::Released);
+                }
+                over.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        while over.load(Ordering::SeqCst) < 4 {
+            let _ = server.try_sql("DELETE FROM memlock.items WHERE expires < clock_timestamp()");
+        }
+    });
+}
+
+/// Somebody has forgotten a transaction at psql.
+#[test]
+fn a_row_that_a_stranger_has_locked_holds_no_call_up() {
+    let server = Postgresql::start();
+    let client = connect(&with(&server, "io_timeout=800ms"));
+    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    drop(client.mutex("free", LEASE).unwrap().lock().unwrap());
+    let mut stranger = Stranger::at(&server);
+    stranger.run("BEGIN; SELECT key FROM memlock.items FOR UPDATE;");
+    let began = Instant::now();
+    let error = client.mutex("free", LEASE).unwrap().try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("pg_locks"), "{error}");
+    let error = lock.unlock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    // Others are not concerned, and nothing waits at the server any more.
+    drop(client.mutex("other", LEASE).unwrap().lock().unwrap());
+    let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+    assert_eq!(server.sql(waiting), "0");
+    stranger.run("ROLLBACK;");
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    assert!(is_free(&client, "free"));
+}
+
+#[test]
+fn a_request_that_the_server_cancels_has_changed_nothing() {
+    let server = Postgresql::start();
+    drop(connect(&server.url()).mutex("m", LEASE).unwrap().lock().unwrap());
+    server.sql("ALTER ROLE memlock SET statement_timeout = '100ms'");
+    let client = connect(&server.url());
+    let mut stranger = Stranger::at(&server);
+    stranger.run("SET statement_timeout = 0; BEGIN; SELECT key FROM memlock.items FOR UPDATE;");
+    let error = client.mutex("m", LEASE).unwrap().try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable);
+    assert!(error.to_string().contains("statement_timeout"), "{error}");
+    stranger.run("ROLLBACK;");
+    assert!(is_free(&client, "m"));
+}
+
+/// Two transactions that create the same thing fail, even with `IF NOT EXISTS`.
+#[test]
+fn the_first_clients_may_all_come_at_once() {
+    const CLIENTS: usize = 8;
+    let server = Postgresql::start();
+    for round in 0..10 {
+        let url = with(&server, &format!("schema=locks{round}&io_timeout=10s"));
+        let start = Barrier::new(CLIENTS);
+        let granted = AtomicU64::new(0);
+        thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| {
+                    let client = connect(&url);
+                    let mutex = client.mutex("m", LEASE).unwrap();
+                    start.wait();
+                    let lock = mutex.try_lock().unwrap();
+                    granted.fetch_add(u64::from(lock.is_some()), Ordering::SeqCst);
+                    start.wait();
+                });
+            }
+        });
+        assert_eq!(granted.load(Ordering::SeqCst), 1, "round {round}");
+    }
+    let logged = server.logged();
+    assert!(!logged.contains("ERROR"), "{logged}");
+}
+
+#[test]
+fn what_was_dropped_is_created_again_and_its_locks_are_lost() {
+    let server = Postgresql::start();
+    let client = connect(&server.url());
+    for statement in [
+        "DROP SCHEMA memlock CASCADE",
+        "DROP FUNCTION memlock.live_1",
+        "DROP FUNCTION memlock.apply_1",
+        "DROP TABLE memlock.items",
+        "DROP TABLE memlock.life",
+        "TRUNCATE memlock.items",
+    ] {
+        let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+        let fence = lock.fence();
+        server.sql(statement);
+        let is_held = lock.check().unwrap();
+        assert_eq!(is_held, !statement.contains("items") && !statement.contains("SCHEMA"));
+        if is_held {
+            assert_eq!(lock.unlock().unwrap(), Release::Released, "{statement}");
+        } else {
+            assert_ne!(lock.unlock().unwrap(), Release::Released, "{statement}");
+        }
+        let next = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+        assert!(next.fence() > fence, "{statement}: {} after {fence}", next.fence());
+    }
+}
+
+#[test]
+fn what_others_put_into_the_table_breaks_nothing() {
+    let server = Postgresql::start();
+    let client = connect(&server.url());
+    let names = ["huge", "bytes", "empty"];
+    for name in names {
+        drop(client.mutex(name, LEASE).unwrap().lock().unwrap());
+    }
+    let put = |name: &str, value: &str| {
+        server.sql(&format!(
+            "UPDATE memlock.items SET value = {value}, expires = 'infinity' WHERE key = 'lock:{name}'"
+        ));
+    };
+    put("huge", "convert_to(repeat('x', 3000000), 'UTF8')");
+    put("bytes", "'\\xff00fe'");
+    put("empty", "''");
+    server.sql("INSERT INTO memlock.items VALUES ('ключ''\"; DROP', '1', 7, 'infinity')");
+    for name in names {
+        assert!(client.mutex(name, LEASE).unwrap().try_lock().is_ok_and(|lock| lock.is_none()));
+    }
+    let error = client.mutex("huge", LEASE).unwrap().owner().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Protocol);
+    assert!(error.to_string().contains("1 MiB"), "{error}");
+    drop(client.mutex("other", LEASE).unwrap().lock().unwrap());
+}
+
+/// A log that fills with every lock would fill the server's disk.
+#[test]
+fn the_server_logs_nothing_of_ordinary_use() {
+    let server = Postgresql::start();
+    let before = server.logged();
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let client = connect(&server.url());
+                let mutex = client.mutex("m", LEASE).unwrap();
+                for _ in 0..50 {
+                    drop(mutex.lock_for(PATIENCE).unwrap().unwrap());
+                    let _ = mutex.try_lock().unwrap();
+                }
+                let semaphore = client.semaphore("s", 2, LEASE).unwrap();
+                for _ in 0..20 {
+                    drop(semaphore.acquire().unwrap());
+                }
+            });
+        }
+    });
+    let logged = server.logged();
+    assert_eq!(logged.strip_prefix(&before), Some(""), "{logged}");
+}
+
+/// A role may have another isolation level than what locks need: under it, transactions fall victim
+/// to each other.
+#[test]
+fn any_default_isolation_will_do() {
+    let server = Postgresql::start();
+    server.sql("ALTER ROLE memlock SET default_transaction_isolation = 'serializable'");
+    let counted = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let client = connect(&server.url());
+                let mutex = client.mutex("m", LEASE).unwrap();
+                for _ in 0..50 {
+                    let mut lock = mutex.lock_for(PATIENCE).unwrap().unwrap();
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    assert_eq!(lock.unlock().unwrap(), Release::Released);
+                }
+            });
+        }
+    });
+    assert_eq!(counted.load(Ordering::SeqCst), 200);
+    assert!(!server.logged().contains("ERROR"));
+}

@@ -1,0 +1,276 @@
+//! A real PostgreSQL of a test's own.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::launch::{START_LIMIT, nobody, poll_until};
+use crate::process::{Program, Server, ServerProcess};
+
+/// A running server, and the files that it has. Everybody may log in as `memlock`, who owns the
+/// server.
+#[derive(Debug)]
+pub struct Postgresql {
+    process: ServerProcess,
+    files: PathBuf,
+    /// What its URL has behind the question mark.
+    parameters: String,
+    /// The process that has started it: a forked child ends nothing.
+    owner: u32,
+}
+
+#[derive(Debug)]
+struct Settings {
+    files: PathBuf,
+    settings: Vec<String>,
+}
+
+impl Postgresql {
+    /// Starts one.
+    #[must_use]
+    pub fn start() -> Postgresql {
+        Postgresql::with(&[])
+    }
+
+    /// Starts one with settings such as `fsync=off`.
+    #[must_use]
+    pub fn with(settings: &[&str]) -> Postgresql {
+        static STARTED: AtomicU32 = AtomicU32::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("memlock-pg-{}-{number}", std::process::id());
+        Postgresql::at(std::env::temp_dir().join(name), settings)
+    }
+
+    /// Starts one with its files in this directory, which is created and removed.
+    #[must_use]
+    pub fn at(files: PathBuf, settings: &[&str]) -> Postgresql {
+        // One of an earlier process that was killed.
+        let _ = fs::remove_dir_all(&files);
+        fs::create_dir(&files).expect("the directory of a server");
+        give(&files);
+        let mut init = program("initdb");
+        init.arg("-D").arg(files.join("data"));
+        init.args(["-A", "trust", "-U", "memlock", "--no-sync", "-E", "UTF8", "--locale", "C"]);
+        let made = init.output().expect("initdb cannot be run");
+        assert!(made.status.success(), "initdb: {}", String::from_utf8_lossy(&made.stderr));
+        Postgresql::on(files, settings)
+    }
+
+    /// Starts one on files that are there, and are removed with it.
+    #[must_use]
+    pub fn on(files: PathBuf, settings: &[&str]) -> Postgresql {
+        let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+        let process = ServerProcess::start(Settings { files: files.clone(), settings });
+        Postgresql { process, files, parameters: String::new(), owner: std::process::id() }
+    }
+
+    /// The same server, with parameters in its URL, such as `durable=yes`.
+    #[must_use]
+    pub fn with_parameters(mut self, parameters: &str) -> Postgresql {
+        self.parameters = format!("?{parameters}");
+        self
+    }
+
+    /// One that all tests of this process share. It ends with the process, and its files with it.
+    #[must_use]
+    pub fn shared() -> &'static Postgresql {
+        static SHARED: OnceLock<Postgresql> = OnceLock::new();
+        extern "C" fn clear() {
+            if let Some(server) = SHARED.get() {
+                server.clear();
+            }
+        }
+        SHARED.get_or_init(|| {
+            // SAFETY: the function may run at the end of the process: it uses nothing that ended.
+            assert_eq!(unsafe { libc::atexit(clear) }, 0);
+            Postgresql::start()
+        })
+    }
+
+    fn clear(&self) {
+        if self.owner == std::process::id() {
+            self.kill();
+            let _ = fs::remove_dir_all(&self.files);
+        }
+    }
+
+    /// Its URL by its Unix socket.
+    #[must_use]
+    pub fn socket_url(&self) -> String {
+        let port = self.process.port();
+        format!("postgresql:///postgres?user=memlock&port={port}&host={}", self.files.display())
+    }
+
+    /// Where its files are: its log, its socket, and `data`.
+    #[must_use]
+    pub fn files(&self) -> &Path {
+        &self.files
+    }
+
+    /// What it has logged.
+    #[must_use]
+    pub fn logged(&self) -> String {
+        fs::read_to_string(self.files.join("log")).unwrap_or_default()
+    }
+
+    /// psql, logged in there.
+    #[must_use]
+    pub fn psql(&self) -> Command {
+        psql(self.process.port())
+    }
+
+    /// Runs statements, and returns what they print.
+    ///
+    /// # Errors
+    /// What psql says.
+    pub fn try_sql(&self, text: &str) -> Result<String, String> {
+        let ran = self.psql().args(["-c", text]).output().expect("psql cannot be run");
+        let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        if ran.status.success() { Ok(words(&ran.stdout)) } else { Err(words(&ran.stderr)) }
+    }
+
+    /// As [`Postgresql::try_sql`], which must succeed.
+    pub fn sql(&self, text: &str) -> String {
+        self.try_sql(text).unwrap_or_else(|why| panic!("{text}: {why}"))
+    }
+
+    /// Stops it in good order, and waits until it is gone.
+    pub fn stop(&self) {
+        self.process.signal(libc::SIGINT);
+        let gone = || self.processes().is_empty().then_some(());
+        assert!(poll_until(START_LIMIT, gone).is_some(), "the server does not stop");
+    }
+
+    /// Its processes, that are not dead.
+    fn processes(&self) -> Vec<libc::pid_t> {
+        let data = self.files.join("data");
+        let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+        let ids = processes.flatten().filter_map(|entry| {
+            let id = entry.file_name().to_str()?.parse().ok()?;
+            (fs::read_link(entry.path().join("cwd")).ok()? == data).then_some(id)
+        });
+        ids.collect()
+    }
+
+    fn signal_all(&self, signal: libc::c_int) {
+        for process in self.processes() {
+            // SAFETY: the process works in the directory of the server that this test has started.
+            unsafe { libc::kill(process, signal) };
+        }
+    }
+}
+
+impl Server for Postgresql {
+    fn process(&self) -> &ServerProcess {
+        &self.process
+    }
+
+    fn url_at(&self, address: &str) -> String {
+        format!("postgresql://memlock@{address}/postgres{}", self.parameters)
+    }
+
+    /// Kills all of its processes, as a power failure would.
+    fn kill(&self) {
+        let gone = || {
+            self.signal_all(libc::SIGKILL);
+            self.processes().is_empty().then_some(())
+        };
+        assert!(poll_until(START_LIMIT, gone).is_some(), "processes of a dead server live on");
+        self.process.kill();
+    }
+
+    fn restart(&self) {
+        self.kill();
+        self.process.restart();
+    }
+
+    fn pause(&self) {
+        self.process.pause();
+        self.signal_all(libc::SIGSTOP);
+    }
+
+    fn resume(&self) {
+        self.signal_all(libc::SIGCONT);
+    }
+}
+
+impl Drop for Postgresql {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+impl Program for Settings {
+    fn command(&self, port: u16) -> Command {
+        let mut command = Command::new("/bin/sh");
+        // What it prints is its log.
+        command.args(["-c", "exec \"$@\" >> \"$0/log\" 2>&1"]).arg(&self.files);
+        command.arg(path_of("postgres")).arg("-D").arg(self.files.join("data"));
+        command.arg("-k").arg(&self.files).args(["-p", &port.to_string()]);
+        command.args(["-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB"]);
+        for setting in &self.settings {
+            command.args(["-c", setting]);
+        }
+        as_nobody(&mut command);
+        command.current_dir("/");
+        command
+    }
+
+    fn answers(&self, port: u16, pid: u32) -> bool {
+        let file = fs::read_to_string(self.files.join("data/postmaster.pid"));
+        file.is_ok_and(|text| text.lines().next() == Some(&pid.to_string()))
+            && psql(port)
+                .args(["-c", "SELECT 1"])
+                .output()
+                .is_ok_and(|asked| asked.status.success())
+    }
+}
+
+fn psql(port: u16) -> Command {
+    let mut psql = program("psql");
+    psql.args(["-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1"]);
+    psql.args(["-U", "memlock", "-d", "postgres", "-p", &port.to_string()]);
+    psql
+}
+
+/// A program of PostgreSQL, run by a user that is not root.
+#[must_use]
+pub fn program(name: &str) -> Command {
+    let mut command = Command::new(path_of(name));
+    as_nobody(&mut command);
+    command.current_dir("/").stdin(Stdio::null());
+    command
+}
+
+/// Debian keeps them out of the path.
+fn path_of(name: &str) -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let paths = versions.map(|version| version.path().join("bin").join(name));
+    let mut paths: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
+    paths.sort();
+    paths.pop().unwrap_or_else(|| PathBuf::from(name))
+}
+
+/// Runs the command as `nobody`, if this is root.
+pub fn as_nobody(command: &mut Command) {
+    // SAFETY: geteuid always succeeds.
+    if unsafe { libc::geteuid() } == 0 {
+        let (user, group) = nobody();
+        command.uid(user).gid(group);
+    }
+}
+
+/// Gives a directory to the user that servers run as.
+pub fn give(directory: &Path) {
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(directory, mode).expect("a directory of ours");
+    // SAFETY: geteuid always succeeds.
+    if unsafe { libc::geteuid() } == 0 {
+        let (user, group) = nobody();
+        chown(directory, Some(user), Some(group)).expect("a directory of ours");
+    }
+}
