@@ -13,7 +13,8 @@ use memlock_core::{Answer, Loss, fork};
 use pyo3::prelude::*;
 
 use crate::acquisition::Acquisition;
-use crate::deferral::{Defers, REMEMBERED};
+use crate::deferral::REMEMBERED;
+use crate::deferred_release::Defers;
 use crate::leftover::{self, Holds};
 
 /// The acquisition of a mutex object.

@@ -12,7 +12,8 @@ use memlock_core::{Loss, Release, Result, fork};
 use pyo3::prelude::*;
 
 use crate::acquisition::Acquisition;
-use crate::deferral::{Defers, REMEMBERED};
+use crate::deferral::REMEMBERED;
+use crate::deferred_release::Defers;
 use crate::leftover::{self, Holds};
 
 /// The acquisitions of a semaphore object. See `acquisition` for the rules of its lock.

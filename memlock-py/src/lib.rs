@@ -6,7 +6,7 @@
 //! | `acquisition` | one acquisition, shared between threads |
 //! | `held_lock`, `held_permits` | what a mutex or semaphore object holds |
 //! | `renew` | renewal, and the callbacks |
-//! | `deferral` | a release that is left to the end of a transaction |
+//! | `deferral`, `deferred_release` | a release that is left to the end of a transaction |
 //! | `mask` | the signals that a thread blocks |
 //! | `context_exit` | the end of a `with` statement |
 //! | `dealloc` | the deallocation of an object that still holds something |
@@ -32,6 +32,7 @@ mod context_exit;
 mod counter;
 mod dealloc;
 mod deferral;
+mod deferred_release;
 mod distinct_list;
 mod error;
 mod exit_hook;
@@ -68,7 +69,7 @@ fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<semaphore::Semaphore>()?;
     module.add_class::<permit::Permit>()?;
     module.add_class::<holder::Holder>()?;
-    module.add_class::<deferral::DeferredRelease>()?;
+    module.add_class::<deferred_release::DeferredRelease>()?;
     module.add_class::<counter::Counter>()?;
     module.add_class::<distinct_list::DistinctList>()?;
     module.add_class::<cancel::CancelHandle>()?;

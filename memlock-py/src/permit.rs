@@ -12,7 +12,7 @@ use crate::args::Seconds;
 use crate::call::wait_lost;
 use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
-use crate::deferral::DeferredRelease;
+use crate::deferred_release::DeferredRelease;
 use crate::leftover;
 use crate::renew::{Callbacks, loss_name};
 use crate::subject::Subject;

@@ -187,7 +187,7 @@ def test_renewal_goes_on_until_the_release(client: memlock.Client, name: str) ->
     assert is_free(client, name)
 
 
-@pytest.mark.parametrize("case", itertools.product([False, True], repeat=2))
+@pytest.mark.parametrize("case", list(itertools.product([False, True], repeat=2)))
 def test_a_loss_is_logged_and_known_and_not_raised(
     client: memlock.Client,
     plain: MemcachedText,
