@@ -21,7 +21,7 @@ pub mod guarantees;
 pub mod memcached;
 pub mod memory;
 #[cfg(feature = "mysql")]
-pub mod mysql;
+mod mysql;
 mod ops;
 #[cfg(feature = "postgresql")]
 mod postgresql;

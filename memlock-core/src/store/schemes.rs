@@ -49,6 +49,10 @@ type Schema = fn(&mut Url) -> Result<String>;
 
 /// The schemes of databases.
 const SCHEMAS: &[(&str, Schema)] = &[
+    #[cfg(feature = "mysql")]
+    ("mysql", MySql::schema),
+    #[cfg(feature = "mysql")]
+    ("mariadb", MySql::schema),
     #[cfg(feature = "postgresql")]
     ("postgresql", Postgresql::schema),
     #[cfg(feature = "postgresql")]

@@ -37,9 +37,6 @@ mod settings;
 mod statements;
 mod sweep;
 
-#[cfg(feature = "admin")]
-pub use schema::schema;
-
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -105,15 +102,7 @@ impl MySql {
                 .map(|host| remote::split(url, host, DEFAULT_PORT))
                 .collect::<Result<_>>()?,
         };
-        let engine = match url.take("engine") {
-            None => Engine::InnoDb,
-            Some(name) => Engine::from_name(&name).ok_or_else(|| {
-                Error::config(format!(
-                    "{} is neither InnoDB nor MEMORY.",
-                    url.parameter("engine", Some(&name))
-                ))
-            })?,
-        };
+        let engine = MySql::engine(url)?;
         let mode = url.take("tls");
         if let Some(mode) = mode.as_deref().filter(|&mode| mode != "verify") {
             return Err(Error::config(format!(
@@ -135,6 +124,21 @@ impl MySql {
             tls: mode.map(|_| Tls::take(url)).transpose()?,
         };
         Ok((protocol, places))
+    }
+
+    fn engine(url: &mut Url) -> Result<Engine> {
+        let Some(name) = url.take("engine") else { return Ok(Engine::InnoDb) };
+        Engine::from_name(&name).ok_or_else(|| {
+            Error::config(format!(
+                "{} is neither InnoDB nor MEMORY.",
+                url.parameter("engine", Some(&name))
+            ))
+        })
+    }
+
+    /// The statement that creates the table, for somebody who may run it.
+    pub(crate) fn schema(url: &mut Url) -> Result<String> {
+        Ok(format!("{};\n", MySql::engine(url)?.definition()))
     }
 
     /// Connects and logs in.

@@ -68,10 +68,3 @@ impl Engine {
         )
     }
 }
-
-/// The statement that creates the table of locks, for administrators of users who may not create it
-/// themselves.
-#[cfg(feature = "admin")]
-pub fn schema() -> String {
-    format!("{};\n", Engine::InnoDb.definition())
-}
