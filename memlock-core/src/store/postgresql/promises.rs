@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::store::{ClockOf, FencesRise, Guarantees, Scope, Survives};
 
+/// What the servers are.
+pub(super) const SERVER: &str = "PostgreSQL";
+
 /// Of tables that are not logged: a crash empties them. The server computes with its host's wall
 /// clock in microseconds; the clock error is for what sets that clock right while it runs.
 const UNLOGGED: Guarantees = Guarantees {

@@ -6,14 +6,14 @@ use std::sync::Arc;
 #[cfg(feature = "tls")]
 use postgres_protocol::message::frontend;
 
-use super::Postgresql;
+use super::promises::SERVER;
 #[cfg(feature = "tls")]
 use super::wire::{Wire, nonsense};
 use crate::clock::Clock;
 #[cfg(feature = "tls")]
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
-use crate::store::remote::{Address, Protocol, Socket};
+use crate::store::remote::{Address, Socket};
 #[cfg(feature = "tls")]
 use crate::store::remote::{Patience, Place};
 #[cfg(feature = "tls")]
@@ -79,7 +79,7 @@ impl Ssl {
     ) -> Result<Socket> {
         #[cfg(feature = "tls")]
         let began = clock.now();
-        let socket = Socket::connect(address, Postgresql::SERVER, pinned, clock)?;
+        let socket = Socket::connect(address, SERVER, pinned, clock)?;
         #[cfg(feature = "tls")]
         if let (Some(tls), Place::Tcp(..)) = (&self.tls, &address.place) {
             let mut wire = Wire::new(socket);
@@ -87,7 +87,7 @@ impl Ssl {
                 true => match wire.socket.encrypt(tls, address, began) {
                     Err(error) if !self.is_required && error.is_outage() => {
                         log::debug!("Without TLS, after: {error}");
-                        Socket::connect(address, Postgresql::SERVER, pinned, clock)
+                        Socket::connect(address, SERVER, pinned, clock)
                     }
                     encrypted => encrypted,
                 },
