@@ -154,6 +154,17 @@ def test_transactions_by_hand(using: str, mutex: memlock.Mutex) -> None:
             transaction.set_autocommit(True, using)
 
 
+def test_autocommit_that_is_switched_on_commits(mutex: memlock.Mutex) -> None:
+    """SQLite's module commits then; PostgreSQL's refuses it in a transaction."""
+    transaction.set_autocommit(False, "sqlite")
+    with mutex:
+        release_on_commit(mutex, "sqlite")
+    write("sqlite")
+    assert mutex.locked()
+    transaction.set_autocommit(True, "sqlite")
+    assert not mutex.locked()
+
+
 def test_a_transaction_that_is_closed(using: str, mutex: memlock.Mutex) -> None:
     with contextlib.suppress(DatabaseError), transaction.atomic(using):
         with mutex:
