@@ -3,17 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::health;
 use super::introduction::{self, About};
 use super::login::login;
 use super::settings::Settings;
+use super::ssl::SERVER;
 use super::wire::{Rows, Wire, nonsense};
-use super::{Postgresql, health};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::name::hex;
 use crate::store::Failure;
 use crate::store::admin::{Admin, Content, Finding, Value};
-use crate::store::remote::{Address, Protocol};
+use crate::store::remote::Address;
 
 /// The largest value that is read: memlock writes no larger ones.
 const LARGEST_VALUE: usize = 1024 * 1024;
@@ -32,7 +33,7 @@ pub(super) struct Tool {
 
 impl Tool {
     pub(super) fn connect(address: &Address, settings: &Arc<Settings>) -> Result<Tool> {
-        let title = address.title(Postgresql::SERVER);
+        let title = address.title(SERVER);
         let open = || {
             let clock: Arc<dyn Clock> = Arc::new(SystemClock);
             let mut wire = Wire::new(settings.ssl.connect(address, None, &clock)?);

@@ -74,7 +74,7 @@ impl Postgresql {
 impl Protocol for Postgresql {
     type Connection = Connection;
 
-    const SERVER: &'static str = "PostgreSQL";
+    const SERVER: &'static str = ssl::SERVER;
 
     fn dial(
         &self,

@@ -6,19 +6,21 @@ use std::sync::Arc;
 #[cfg(feature = "tls")]
 use postgres_protocol::message::frontend;
 
-use super::Postgresql;
 #[cfg(feature = "tls")]
 use super::wire::{Wire, nonsense};
 use crate::clock::Clock;
 #[cfg(feature = "tls")]
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
-use crate::store::remote::{Address, Protocol, Socket};
+use crate::store::remote::{Address, Socket};
 #[cfg(feature = "tls")]
 use crate::store::remote::{Patience, Place};
 #[cfg(feature = "tls")]
 use crate::store::tls::{Tls, Trust};
 use crate::store::url::Url;
+
+/// What its servers are in messages.
+pub(super) const SERVER: &str = "PostgreSQL";
 
 /// Whether and how connections are encrypted.
 #[derive(Debug)]
@@ -79,7 +81,7 @@ impl Ssl {
     ) -> Result<Socket> {
         #[cfg(feature = "tls")]
         let began = clock.now();
-        let socket = Socket::connect(address, Postgresql::SERVER, pinned, clock)?;
+        let socket = Socket::connect(address, SERVER, pinned, clock)?;
         #[cfg(feature = "tls")]
         if let (Some(tls), Place::Tcp(..)) = (&self.tls, &address.place) {
             let mut wire = Wire::new(socket);
@@ -87,7 +89,7 @@ impl Ssl {
                 true => match wire.socket.encrypt(tls, address, began) {
                     Err(error) if !self.is_required && error.is_outage() => {
                         log::debug!("Without TLS, after: {error}");
-                        Socket::connect(address, Postgresql::SERVER, pinned, clock)
+                        Socket::connect(address, SERVER, pinned, clock)
                     }
                     encrypted => encrypted,
                 },
