@@ -100,6 +100,20 @@ impl Acquisition {
         })
     }
 
+    /// The SQL statement that releases it in a transaction of the caller's. No I/O.
+    pub(crate) fn release_sql(&self) -> Result<String> {
+        if let Some(renewal) = &self.renewal {
+            return renewal.release_sql();
+        }
+        self.locked(|slot| {
+            let nothing = || Error::new(ErrorKind::Invalid, "Nothing is held.");
+            let guard = slot.as_mut().ok_or_else(nothing)?;
+            let statement = guard.release_sql();
+            self.deadline.store(nanoseconds(guard.deadline()), Ordering::Relaxed);
+            statement
+        })
+    }
+
     /// Sends requests: to be called without the GIL.
     pub(crate) fn extend(&self, lease: Duration) -> Result<Extension> {
         if !self.is_of_this_process() {

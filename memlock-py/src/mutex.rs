@@ -308,6 +308,38 @@ impl Mutex {
         context_exit(py, exc_type, &self.subject, || self.release_current(py))
     }
 
+    /// Release the lock as a part of a transaction on the database that the lock is on: COMMIT commits
+    /// the work and releases the lock together, and after a ROLLBACK neither has happened.
+    ///
+    /// `connection` is a connection or cursor of psycopg, psycopg2, PyMySQL, mysqlclient or another
+    /// DB-API module, a Session or Connection of SQLAlchemy, or a connection of Django, on the same
+    /// database as the lock (postgresql:// or mysql://), with a transaction open. Call it as the last
+    /// statement: from then on no other holder can acquire the lock until the transaction has ended,
+    /// whatever happens to its lease, and clients that try wait for the row.
+    ///
+    /// Afterwards `remaining` is 0, the lease is no longer renewed, and neither the end of the `with`
+    /// statement nor release() releases anything. When the transaction has ended, the next waiter is
+    /// woken: by SQLAlchemy and Django at once; with a DB-API connection inside of
+    /// memlock.transaction(), or by release() of the returned object, which the program calls after
+    /// the COMMIT; otherwise waiters find the lock free within about a second. After a ROLLBACK the
+    /// same step releases the lock.
+    ///
+    /// Raises LockLost if the lock was lost: roll back. Raises NotHeld if nothing is held, ConfigError
+    /// if the lock is not on such a database, and Invalid, a ValueError, without a transaction.
+    fn release_in<'py>(
+        slf: &Bound<'py, Self>,
+        connection: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("memlock._release_in")?.call_method1("release_in", (slf, connection))
+    }
+
+    /// The SQL statement of release_in().
+    fn _release_sql(&self, py: Python<'_>) -> PyResult<String> {
+        let held = self.held_lock.to_defer(py);
+        let held = held.map_err(|answer| self.subject.raise_plain(py, answer))?;
+        self.subject.call_held(py, || held.release_sql())
+    }
+
     /// Leave the release to the returned object. For memlock.django and memlock.sqlalchemy.
     fn _defer_release(slf: &Bound<'_, Self>) -> PyResult<DeferredRelease> {
         let (py, mutex) = (slf.py(), slf.get());

@@ -82,7 +82,7 @@ def test_what_is_no_duration_is_a_type_error(any_client: memlock.Client, name: s
 
 @pytest.mark.parametrize(
     "url",
-    ["", "127.0.0.1", "redis://x", "memcached://", "memcached://h?colour=red", "memory://", "\0"],
+    ["", "127.0.0.1", "rebus://x", "memcached://", "memcached://h?colour=red", "memory://", "\0"],
 )
 def test_unreadable_urls_are_refused(url: str) -> None:
     with pytest.raises(memlock.ConfigError) as caught:

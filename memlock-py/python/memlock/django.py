@@ -44,21 +44,27 @@ def release_on_commit(lock: Releasable, using: str | None = None) -> None:
     In a TestCase the outermost transaction is that of the test: use TransactionTestCase, or
     captureOnCommitCallbacks(execute=True), which releases.
     """
-    connection: Any = transaction.get_connection(using)
+    defer_to_end(lock, transaction.get_connection(using))
+
+
+def defer_to_end(lock: Releasable, connection: Any) -> Release:
+    """Leave the release to the returned object, which the end of the transaction runs."""
     # Opens the connection, which may fail.
     if not connection.in_atomic_block and connection.get_autocommit():
-        defer(lock).release()
-        return
+        release = defer(lock)
+        release.release()
+        return release
     _watch(connection)
     release = defer(lock)
     if connection.closed_in_transaction:
         # The server has rolled back, or will: nothing more is written in this transaction.
         release.release()
-        return
+        return release
     releases: list[Release] = getattr(connection, _RELEASES)
     releases.append(release)
     if any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
-        transaction.on_commit(release.release, using=using, robust=True)
+        transaction.on_commit(release.release, using=connection.alias, robust=True)
+    return release
 
 
 def _watch(connection: Any) -> None:

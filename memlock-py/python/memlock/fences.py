@@ -150,7 +150,7 @@ def check_fence(
         raise Invalid(f"The fence {fence} is not between 0 and 2**63 - 1.")
     if len(resource.encode()) > _LONGEST:
         raise Invalid(f"The resource has more than {_LONGEST} bytes: {resource[:40]!r}...")
-    database = _database(connection, dialect, paramstyle)
+    database = database_of(connection, dialect, paramstyle)
     database.table = _checked_table(table)
     if create:
         if database.dialect == "mysql":
@@ -176,7 +176,7 @@ def check_fence(
     )
 
 
-class _Database:
+class Database:
     """Runs statements in the transaction of a connection or cursor of a DB-API module."""
 
     table = TABLE
@@ -210,7 +210,7 @@ class _Database:
                 cursor.close()
 
 
-class _SqlAlchemy(_Database):
+class _SqlAlchemy(Database):
     """Runs statements in the transaction of a connection of SQLAlchemy."""
 
     def _execute(self, statement: str, values: tuple[Any, ...], result: Any) -> int:
@@ -228,7 +228,8 @@ def _number(row: Any) -> int:
     return int(row["fence"] if isinstance(row, Mapping) else row[0])
 
 
-def _database(handle: Any, dialect: str | None, paramstyle: str | None) -> _Database:
+def database_of(handle: Any, dialect: str | None = None, paramstyle: str | None = None) -> Database:
+    """The database of a connection. Raises Invalid in autocommit mode without a transaction."""
     modules = [kind.__module__ for kind in type(handle).__mro__]
     roots = [str(module).split(".")[0] for module in modules]
     if "sqlalchemy" in roots and dialect is None:
@@ -239,7 +240,7 @@ def _database(handle: Any, dialect: str | None, paramstyle: str | None) -> _Data
     if vendor is not None and hasattr(handle, "in_atomic_block") and dialect is None:
         if not handle.in_atomic_block and handle.get_autocommit():
             raise _without_transaction()
-        return _Database(handle, _known_dialect(vendor), "format")
+        return Database(handle, _known_dialect(vendor), "format")
     root = next((root for root in roots if root in _DIALECTS), None)
     dialect = dialect or (root and _DIALECTS[root])
     if dialect is None:
@@ -257,7 +258,7 @@ def _database(handle: Any, dialect: str | None, paramstyle: str | None) -> _Data
     is_open = connection is None or has_transaction(connection)
     if is_open is False and is_autocommit(connection):
         raise _without_transaction()
-    return _Database(handle, _known_dialect(dialect), paramstyle)
+    return Database(handle, _known_dialect(dialect), paramstyle)
 
 
 def _without_transaction() -> Invalid:

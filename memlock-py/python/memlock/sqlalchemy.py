@@ -62,6 +62,11 @@ def release_on_commit(lock: Releasable, session_or_connection: _Target) -> None:
     Failures of the release are logged, as warnings of the logger "memlock", and raise nothing: the
     transaction is committed. `lost` tells of a loss. Raises NotHeld if nothing is held.
     """
+    defer_to_end(lock, session_or_connection)
+
+
+def defer_to_end(lock: Releasable, session_or_connection: _Target) -> Release:
+    """Leave the release to the returned object, which the end of the transaction runs."""
     target = _synchronous(session_or_connection)
     if isinstance(target, Session):
         transaction: Any = target.get_transaction() or target.begin()
@@ -72,6 +77,7 @@ def release_on_commit(lock: Releasable, session_or_connection: _Target) -> None:
     release = defer(lock)
     watch(transaction)
     _releases.setdefault(transaction, []).append(release)
+    return release
 
 
 def _synchronous(target: Any) -> Session | Connection:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import weakref
 from collections.abc import Iterator
 from typing import Any, Protocol, TypeVar
 
-from memlock._deferral import defer
+from memlock._deferral import Release, defer, release_all
 from memlock._memlock import Invalid
 
 _Entered_co = TypeVar("_Entered_co", covariant=True)
+
+
+# The releases of DB-API connections, which have no hook for the end of a transaction.
+_releases: weakref.WeakKeyDictionary[Any, list[Release]] = weakref.WeakKeyDictionary()
 
 
 class _Lock(Protocol[_Entered_co]):
@@ -57,7 +62,22 @@ def transaction(lock: _Lock[_Entered_co], connection: Any) -> Iterator[_Entered_
                     _end(connection, "ROLLBACK", is_explicit)
                 raise
         finally:
+            end_of(connection)
             release.release()
+
+
+def leave_to(connection: Any, release: Release) -> None:
+    """Run a release when the transaction of this connection has ended, as far as that is seen: by
+    transaction(), by the next release_in() there, or when the connection is deallocated.
+    """
+    _releases.setdefault(connection, []).append(release)
+
+
+def end_of(connection: Any) -> None:
+    """The transaction of this connection has ended."""
+    # What has no weak references has no releases.
+    if type(connection).__weakrefoffset__:
+        release_all(_releases.pop(connection, []))
 
 
 def is_autocommit(connection: Any) -> bool:

@@ -1,0 +1,194 @@
+"""Mutex.release_in(): the lock and the work are committed together, or neither is."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import memlock
+import pytest
+import sqlalchemy
+from databases import MariaDb, Postgres
+from sqlalchemy.orm import Session
+
+
+class Store:
+    """A store, and connections to its database, which are closed at the end."""
+
+    def __init__(self, url: str, connect: Callable[..., Any], engine_url: str) -> None:
+        self.url, self._connect, self.engine_url = url, connect, engine_url
+        self.opened: list[Any] = []
+
+    def connect(self, **options: Any) -> Any:
+        self.opened.append(self._connect(**options))
+        return self.opened[-1]
+
+
+@pytest.fixture(params=["postgresql", "mysql"])
+def store(request: pytest.FixtureRequest) -> Iterator[Store]:
+    if request.param == "postgresql":
+        postgres: Postgres = request.getfixturevalue("postgres")
+        url = f"postgresql://test@127.0.0.1:{postgres.port}/postgres"
+        store = Store(url, postgres.connect, postgres.url)
+    else:
+        mariadb: MariaDb = request.getfixturevalue("mariadb")
+        url = f"mysql://root@localhost/work?socket={mariadb.folder / 'socket'}"
+        store = Store(url, mariadb.connect, mariadb.url)
+    yield store
+    for connection in store.opened:
+        connection.close()
+
+
+@pytest.fixture
+def table(store: Store, name: str) -> str:
+    table = name.replace("-", "_")
+    connection = store.connect()
+    connection.cursor().execute(f"CREATE TABLE {table} (n int)")
+    connection.commit()
+    return table
+
+
+def rows(store: Store, table: str) -> int:
+    connection = store.connect()
+    cursor = connection.cursor()
+    cursor.execute(f"SELECT count(*) FROM {table}")
+    (count,) = cursor.fetchone()
+    connection.rollback()
+    return int(count)
+
+
+def work(connection: Any, table: str) -> None:
+    connection.cursor().execute(f"INSERT INTO {table} VALUES (1)")
+
+
+def test_a_commit_releases_and_wakes_the_next_waiter(store: Store, table: str, name: str) -> None:
+    url, connect = store.url, store.connect
+    mutex = memlock.connect(url).mutex(name)
+    next_holder = memlock.connect(url).mutex(name, timeout=30)
+    seen: list[int] = []
+
+    def wait() -> None:
+        with next_holder:
+            seen.append(rows(store, table))
+
+    waiter = threading.Thread(target=wait)
+    connection = connect()
+    with memlock.transaction(mutex, connection) as held:
+        work(connection, table)
+        waiter.start()
+        held.release_in(connection)
+        assert held.remaining == 0
+    waiter.join()
+    assert seen == [1]
+    assert not mutex.locked()
+
+
+def test_after_a_rollback_it_is_held_until_it_is_released(
+    store: Store, table: str, name: str
+) -> None:
+    url, connect = store.url, store.connect
+    mutex, other = memlock.connect(url).mutex(name), memlock.connect(url).mutex(name)
+    connection = connect()
+    assert mutex.acquire()
+    work(connection, table)
+    release = mutex.release_in(connection)
+    connection.rollback()
+    assert rows(store, table) == 0
+    assert not other.acquire(blocking=False)
+    release.release()
+    assert other.acquire(blocking=False)
+    other.release()
+
+
+def test_the_end_of_the_with_statement_releases_nothing(
+    store: Store, table: str, name: str
+) -> None:
+    url, connect = store.url, store.connect
+    mutex, other = memlock.connect(url).mutex(name), memlock.connect(url).mutex(name)
+    connection = connect()
+    with mutex:
+        work(connection, table)
+        release = mutex.release_in(connection)
+    assert not mutex.is_held
+    connection.commit()
+    assert other.acquire(blocking=False)
+    # The lock is another's by now, and stays so.
+    release.release()
+    assert other.check()
+    other.release()
+    assert rows(store, table) == 1
+
+
+def test_nobody_else_is_granted_it_before_the_end(store: Store, name: str) -> None:
+    url, connect = store.url, store.connect
+    mutex = memlock.connect(url).mutex(name, lease=1)
+    separator = "&" if "?" in url else "?"
+    other = memlock.connect(f"{url}{separator}io_timeout=300ms").mutex(name)
+    connection = connect()
+    assert mutex.acquire()
+    release = mutex.release_in(connection)
+    # Beyond its lease.
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        # It may have to wait for the row.
+        with contextlib.suppress(memlock.Unreachable):
+            assert not other.acquire(blocking=False)
+    connection.commit()
+    assert other.acquire(timeout=10)
+    release.release()
+    assert other.check()
+    other.release()
+
+
+def test_a_lost_lock_is_no_release(store: Store, table: str, name: str) -> None:
+    url, connect = store.url, store.connect
+    mutex, other = memlock.connect(url).mutex(name), memlock.connect(url).mutex(name)
+    connection = connect()
+    with pytest.raises(memlock.LockLost), memlock.transaction(mutex, connection) as held:
+        work(connection, table)
+        owner = other.owner()
+        assert owner is not None
+        assert other.force_unlock(owner.token)
+        assert other.acquire(blocking=False)
+        held.release_in(connection)
+    assert rows(store, table) == 0
+    assert other.check()
+    other.release()
+
+
+@pytest.mark.parametrize("kind", ["session", "connection"])
+def test_sqlalchemy(store: Store, table: str, name: str, kind: str) -> None:
+    url = store.url
+    engine = sqlalchemy.create_engine(store.engine_url)
+    mutex, other = memlock.connect(url).mutex(name), memlock.connect(url).mutex(name)
+    insert = sqlalchemy.text(f"INSERT INTO {table} VALUES (1)")
+    for end, count in (("rollback", 0), ("commit", 1)):
+        target: Any = Session(engine) if kind == "session" else engine.connect()
+        with target, mutex:
+            target.execute(insert)
+            mutex.release_in(target)
+            getattr(target, end)()
+        assert other.acquire(blocking=False), end
+        other.release()
+        assert rows(store, table) == count
+    engine.dispose()
+
+
+def test_what_cannot_be_released_so_is_refused(
+    store: Store, client: memlock.Client, name: str
+) -> None:
+    url, connect = store.url, store.connect
+    mutex = client.mutex(name)
+    connection = connect()
+    with pytest.raises(memlock.NotHeld):
+        memlock.connect(url).mutex(name).release_in(connection)
+    with mutex, pytest.raises(memlock.ConfigError, match="memcached"):
+        mutex.release_in(connection)
+    assert not mutex.locked()
+    autocommit = connect(autocommit=True)
+    with memlock.connect(url).mutex(name) as mutex, pytest.raises(memlock.Invalid):
+        mutex.release_in(autocommit)
+    assert not mutex.locked()
