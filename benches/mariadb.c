@@ -61,7 +61,7 @@ static void run(const char *statement, size_t len)
 
 static void raw_row_open(const char *url)
 {
-    static const char create[] = "CREATE TABLE items (id VARBINARY(250) PRIMARY KEY, value BLOB NOT NULL,"
+    static const char create[] = "CREATE TABLE IF NOT EXISTS items (id VARBINARY(250) PRIMARY KEY, value BLOB NOT NULL,"
                                  " version BIGINT NOT NULL, expires DATETIME(6)) ENGINE=InnoDB";
     connect_to(url);
     run(create, sizeof create - 1);

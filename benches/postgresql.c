@@ -72,7 +72,7 @@ static void raw_step(void)
 static void raw_row_open(const char *url)
 {
     connect_to(url);
-    run("CREATE UNLOGGED TABLE items (key text PRIMARY KEY, value text NOT NULL, version bigint NOT NULL,"
+    run("CREATE UNLOGGED TABLE IF NOT EXISTS items (key text PRIMARY KEY, value text NOT NULL, version bigint NOT NULL,"
         " expires timestamptz)");
     prepare("lock",
             "INSERT INTO items VALUES ($1, $2, $3, clock_timestamp() + interval '30 s')"

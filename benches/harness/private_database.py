@@ -131,6 +131,7 @@ class PrivatePostgresql(PrivateDatabase):
     """PostgreSQL, with its default settings."""
 
     END = signal.SIGQUIT  # at once, with all its processes
+    OPTIONS: tuple[str, ...] = ()
 
     @property
     def url(self) -> str:
@@ -142,15 +143,15 @@ class PrivatePostgresql(PrivateDatabase):
         return f"postgresql://{USER}@127.0.0.1:{port}/{DATABASE}"
 
     def commands(self) -> int:
-        """Return the number of statements, of sessions that have ended and of those that last."""
-        # A session reports its transactions when it ends, and once a second.
+        """Return the number of statements of sessions that have ended, each a transaction."""
+        # A session reports its transactions when it ends, and once a second if it is idle.
         self._wait_for_sessions()
         return int(
             self.ask(f"SELECT xact_commit FROM pg_stat_database WHERE datname = '{DATABASE}'")
         )
 
-    def _wait_for_sessions(self, seconds: float = 0.2) -> None:
-        limit = time.monotonic() + seconds
+    def _wait_for_sessions(self) -> None:
+        limit = time.monotonic() + START_LIMIT_S
         busy = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{DATABASE}'"
         while time.monotonic() < limit and self.ask(busy) != "0":
             time.sleep(0.01)
@@ -162,7 +163,7 @@ class PrivatePostgresql(PrivateDatabase):
 
     def _command(self) -> list[str]:
         sockets = ["-k", str(self.folder), "-p", str(self.port), "-c", "listen_addresses=127.0.0.1"]
-        return [program("postgres"), "-D", str(self.folder / "data"), *sockets]
+        return [program("postgres"), "-D", str(self.folder / "data"), *sockets, *self.OPTIONS]
 
     def _client(self) -> list[str]:
         place = ["-h", str(self.folder), "-p", str(self.port), "-U", USER, "-d", "postgres"]
