@@ -156,7 +156,7 @@ bench: build python $(VENV)/.bench ## measure pairs (locks, semaphores) and inse
 	PYTHON=$(PYTHON) benches/run $(if $(STORES),--only $(subst $(comma), ,$(STORES))) $(ARGS)
 
 .PHONY: bench-contended
-bench-contended: build python $(VENV)/.bench ## measure processes that contend for one lock or semaphore, next to what people use (13 minutes)
+bench-contended: build python $(VENV)/.bench ## measure processes that contend for one lock or semaphore, next to what people use (18 minutes; STORES=… for some)
 	@packaging/need cc memcached redis-server postgresql mariadbd mariadb
 	PYTHON=$(PYTHON) benches/run-contended $(if $(STORES),--only $(subst $(comma), ,$(STORES))) $(ARGS)
 

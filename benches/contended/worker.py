@@ -78,7 +78,9 @@ def sherlock_locks(url: str) -> Callable[[str], Lock]:
     """sherlock's MCLock over pymemcache, which polls every 0.1 s by default."""
     place = urlsplit(url)
     # As in pairs.py: MCLock needs the answer to `add`, and its str back as a str.
-    client = Client((place.hostname, place.port), no_delay=True, default_noreply=False, serde=pickle_serde)
+    client = Client(
+        (place.hostname, place.port), no_delay=True, default_noreply=False, serde=pickle_serde
+    )
 
     def make(name: str) -> Lock:
         lock = sherlock.MCLock(name, client=client, expire=LEASE_S, timeout=float("inf"))

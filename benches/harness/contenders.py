@@ -117,7 +117,7 @@ def _redis() -> Section:
         Contender("redis-py", _python("redis-py"), "redis"),
         Contender("python-redis-lock", _python("python-redis-lock"), "redis"),
     )
-    title = "Redis: lock+unlock pairs, raw and memlock from C; redis-py and python-redis-lock in Python"
+    title = "Redis: lock+unlock pairs, from C where no language is said; the last two in Python"
     return Section("redis", title, "pair", racers, traced=True)
 
 
@@ -152,7 +152,9 @@ def _sqlite() -> Section:
         Contender("memlock Python", _python("memlock"), "sqlite"),
         Contender("filelock", _python("filelock"), "sqlite"),
     )
-    title = "SQLite: lock+unlock pairs, from C; raw from Rust, with the same SQLite; filelock: flock(2)"
+    title = (
+        "SQLite: lock+unlock pairs, from C; raw from Rust, with the same SQLite; filelock: flock"
+    )
     return Section("sqlite", title, "pair", racers, counted=False, traced=True)
 
 

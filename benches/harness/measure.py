@@ -48,9 +48,7 @@ def rate(contender: Contender, core: int, seconds: float) -> float:
     the libraries cost. The server is new for each run, so that no run meets another's keys.
     """
     with closing(SERVERS[contender.server](core)) as server:
-        return float(
-            _run(_pinned(core), contender, server.url, f"seconds={seconds}")["per_second"]
-        )
+        return float(_run(_pinned(core), contender, server.url, f"seconds={seconds}")["per_second"])
 
 
 def costs(section: Section, contender: Contender, core: int, effort: Effort) -> Costs:

@@ -1,6 +1,7 @@
-"""Private servers of SQL databases, as the system's packages have them, each with an empty database.
+"""Private servers of SQL databases, each with an empty database.
 
-A server runs on a copy of a data directory that is created once, and not as root, which both refuse.
+A server runs on a copy of a data directory, which is created once; and not as root, which both
+PostgreSQL and MariaDB refuse.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class PrivateDatabase:
-    """A server that answers until `close`, at `port` of loopback and at a socket in its directory."""
+    """A server that answers until `close`, at `port` of loopback and at a socket in `folder`."""
 
     END = signal.SIGKILL
 
@@ -65,7 +66,7 @@ class PrivateDatabase:
         return done.stdout.strip()
 
     def cpu_s(self) -> float:
-        """Return the processor time of the server and all its processes, also of those that ended."""
+        """Return the processor time of the server and its processes, also of those that ended."""
         pid, ticks = self._process.pid, 0
         for path in glob.glob("/proc/[0-9]*/stat"):
             with contextlib.suppress(OSError):  # it has ended
@@ -89,7 +90,7 @@ class PrivateDatabase:
     def _wait_until_it_answers(self) -> bool:
         limit = time.monotonic() + START_LIMIT_S
         while time.monotonic() < limit and self._process.poll() is None:
-            # By its socket, which is in a directory of its own. The port may be taken: it then ends.
+            # By its socket, which is in its own directory. If the port is taken, the server ends.
             with contextlib.suppress(OSError):
                 self.ask("SELECT 1")
                 return True

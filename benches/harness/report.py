@@ -86,8 +86,8 @@ TARGETS = (
 def machine(core: int) -> str:
     """Describe the machine and the versions."""
     libraries = (
-        "pylibmc sherlock pymemcache redis python-redis-lock py-redis-semaphore psycopg mysqlclient "
-        "filelock memlock"
+        "pylibmc sherlock pymemcache redis python-redis-lock py-redis-semaphore psycopg "
+        "mysqlclient filelock memlock"
     )
     lines = {
         "machine": f"{os.cpu_count()} cores, {_processor()}, load {os.getloadavg()[0]:.1f}",
