@@ -14,6 +14,7 @@ BINDIR ?= $(PREFIX)/bin
 DATADIR ?= $(PREFIX)/share
 DESTDIR ?=
 MINUTES ?= 5
+comma := ,
 CARGO ?= cargo
 
 # One version for all: that of Cargo.toml. The soname's number is that of memlock-ffi/build.rs.
@@ -150,14 +151,14 @@ $(FAULTS): build python
 	  -L$(RELEASE) -lmemlock -Wl,-rpath,$(abspath $(RELEASE))
 
 .PHONY: bench
-bench: build python $(VENV)/.bench ## measure pairs (locks, semaphores) and inserts next to their floors (ARGS=--quick for a glance)
-	@packaging/need cc memcached libmemcached redis-server strace taskset readelf
-	PYTHON=$(PYTHON) benches/run $(ARGS)
+bench: build python $(VENV)/.bench ## measure pairs (locks, semaphores) and inserts next to their floors (STORES=redis,sqlite for some; ARGS=--quick for a glance)
+	@packaging/need cc memcached redis-server postgresql mariadbd mariadb strace taskset readelf
+	PYTHON=$(PYTHON) benches/run $(if $(STORES),--only $(subst $(comma), ,$(STORES))) $(ARGS)
 
 .PHONY: bench-contended
-bench-contended: build python $(VENV)/.bench ## measure processes that contend for one lock or semaphore, next to what people use (13 minutes)
-	@packaging/need cc memcached redis-server
-	PYTHON=$(PYTHON) benches/run-contended $(ARGS)
+bench-contended: build python $(VENV)/.bench ## measure processes that contend for one lock or semaphore, next to what people use (18 minutes; STORES=… for some)
+	@packaging/need cc memcached redis-server postgresql mariadbd mariadb
+	PYTHON=$(PYTHON) benches/run-contended $(if $(STORES),--only $(subst $(comma), ,$(STORES))) $(ARGS)
 
 .PHONY: fuzz
 fuzz: $(CARGO_FUZZ) ## replay the fuzzers' corpora and fuzz each target for SECONDS=20 (TARGETS=… for some; needs Rust nightly)
@@ -237,7 +238,7 @@ $(VENV)/.test: $(VENV)/bin/python packaging/test-requirements.txt
 	touch $@
 
 $(VENV)/.bench: $(VENV)/bin/python packaging/bench-requirements.txt
-	@packaging/need cc libmemcached zlib python-headers
+	@packaging/need cc pkg-config libmemcached libpq libmariadb zlib python-headers
 	$(PYTHON) -m pip install -q --disable-pip-version-check -r packaging/bench-requirements.txt
 	touch $@
 

@@ -1,7 +1,7 @@
 """The rate of pairs of one Python process: of lock+unlock, or of acquire+release.
 
-    pairs.py CONTENDER PORT seconds=T     warm up for T/4, then run for T seconds
-    pairs.py CONTENDER PORT count=N       exactly N pairs and no warm-up, for counting commands
+    pairs.py CONTENDER URL seconds=T     warm up for T/4, then run for T seconds
+    pairs.py CONTENDER URL count=N       exactly N pairs and no warm-up, for counting commands
 
 Prints one line for benches/run, in the form that pairs.c describes.
 
@@ -10,6 +10,8 @@ is maintained, has leases, and waits by BLPOP: so it is raced. redsync 2.0.0 and
 are for asyncio only, and redsync's permits are lost with a holder that dies. Redis-Semaphore 0.2.2
 has had no release since 2020 at least. The cheapest is a list of tokens with BLPOP and RPUSH, as
 written by hand, which also loses a permit with each holder that dies: it is raced too.
+
+filelock uses a file beside the one of the URL.
 """
 
 from __future__ import annotations
@@ -17,10 +19,15 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
 
+import filelock
 import memlock
+import MySQLdb
+import psycopg
 import pylibmc
 import redis
+import redis_lock
 import redis_semaphore
 import sherlock
 from pymemcache.client.base import Client
@@ -40,9 +47,9 @@ PAIRS_PER_LOOK = 16  # how often the clock is read: rarely enough to cost little
 # Each contender is a function that connects and returns its `pair`.
 
 
-def memlock_pair(port: int) -> Callable[[], None]:
+def memlock_pair(url: str) -> Callable[[], None]:
     """memlock's mutex: owner-checked, and the waiters' queue is looked at on every release."""
-    mutex = memlock.connect(f"memcached://127.0.0.1:{port}").mutex("bench", lease=LEASE_S)
+    mutex = memlock.connect(url).mutex("bench", lease=LEASE_S)
 
     def pair() -> None:
         if not mutex.acquire():
@@ -52,9 +59,9 @@ def memlock_pair(port: int) -> Callable[[], None]:
     return pair
 
 
-def pylibmc_pair(port: int) -> Callable[[], None]:
+def pylibmc_pair(url: str) -> Callable[[], None]:
     """The usual unsafe recipe, add then a blind delete, over libmemcached."""
-    client = pylibmc.Client([f"127.0.0.1:{port}"], binary=False, behaviors={"tcp_nodelay": True})
+    client = pylibmc.Client([urlsplit(url).netloc], binary=False, behaviors={"tcp_nodelay": True})
 
     def pair() -> None:
         if not client.add(LOCK_KEY, LOCK_VALUE, time=LOCK_TTL_S):
@@ -65,11 +72,11 @@ def pylibmc_pair(port: int) -> Callable[[], None]:
     return pair
 
 
-def sherlock_pair(port: int) -> Callable[[], None]:
+def sherlock_pair(url: str) -> Callable[[], None]:
     """sherlock's MCLock (add; get, compare here, then delete) over pymemcache."""
     # MCLock uses the answer to `add` and compares values with a str: answers must be awaited, and a
     # str must be returned as a str (which this serde does without pickling it).
-    client = Client(("127.0.0.1", port), no_delay=True, default_noreply=False, serde=pickle_serde)
+    client = Client(_host(url), no_delay=True, default_noreply=False, serde=pickle_serde)
     lock = sherlock.MCLock("lock:bench", client=client, expire=LOCK_TTL_S, timeout=1)
 
     def pair() -> None:
@@ -79,9 +86,9 @@ def sherlock_pair(port: int) -> Callable[[], None]:
     return pair
 
 
-def semaphore_pair(port: int) -> Callable[[], None]:
+def semaphore_pair(url: str) -> Callable[[], None]:
     """memlock's semaphore: leased permits, and the waiters' queue is looked at on every release."""
-    client = memlock.connect(f"memcached://127.0.0.1:{port}")
+    client = memlock.connect(url)
     semaphore = client.semaphore("bench", PERMITS, lease=LEASE_S)
 
     def pair() -> None:
@@ -92,9 +99,9 @@ def semaphore_pair(port: int) -> Callable[[], None]:
     return pair
 
 
-def redis_list_pair(port: int) -> Callable[[], None]:
+def redis_list_pair(url: str) -> Callable[[], None]:
     """A list of as many tokens as there are permits: one is popped and pushed back."""
-    client = redis.Redis(port=port)
+    client = redis.Redis.from_url(url)
     client.rpush("bench", *range(PERMITS))
 
     def pair() -> None:
@@ -104,11 +111,11 @@ def redis_list_pair(port: int) -> Callable[[], None]:
     return pair
 
 
-def py_redis_semaphore_pair(port: int) -> Callable[[], None]:
+def py_redis_semaphore_pair(url: str) -> Callable[[], None]:
     """py-redis-semaphore: a sorted set of holders, written by Lua, and a push for waiters."""
     # It always starts a thread for each acquisition, which renews the lease.
     config = redis_semaphore.SemaphoreConfig(name="bench", limit=PERMITS, lock_timeout=LEASE_S)
-    semaphore = redis_semaphore.Semaphore(redis.Redis(port=port), config)
+    semaphore = redis_semaphore.Semaphore(redis.Redis.from_url(url), config)
 
     def pair() -> None:
         if not semaphore.acquire().success:
@@ -119,11 +126,89 @@ def py_redis_semaphore_pair(port: int) -> Callable[[], None]:
     return pair
 
 
+def redis_py_pair(url: str) -> Callable[[], None]:
+    """redis-py's Lock: SET NX PX, and a release by Lua."""
+    lock = redis.Redis.from_url(url).lock("bench", timeout=LEASE_S)
+
+    def pair() -> None:
+        if not lock.acquire(blocking=False):
+            raise RuntimeError("acquire: the lock is taken")
+        lock.release()
+
+    return pair
+
+
+def python_redis_lock_pair(url: str) -> Callable[[], None]:
+    """python-redis-lock: SET NX EX, and a release by Lua that pushes to a list for waiters."""
+    lock = redis_lock.Lock(redis.Redis.from_url(url), "bench", expire=LEASE_S)
+
+    def pair() -> None:
+        if not lock.acquire(blocking=False):
+            raise RuntimeError("acquire: the lock is taken")
+        lock.release()
+
+    return pair
+
+
+def psycopg_pair(url: str) -> Callable[[], None]:
+    """Advisory locks of PostgreSQL, which have no lease and end with the connection."""
+    # psycopg prepares a statement when it has run five times.
+    cursor = psycopg.connect(url, autocommit=True).cursor()
+
+    def pair() -> None:
+        for function in ("pg_try_advisory_lock", "pg_advisory_unlock"):
+            cursor.execute(f"SELECT {function}(%s)", (42,))
+            if cursor.fetchone() != (True,):
+                raise RuntimeError(f"{function}: refused")
+
+    return pair
+
+
+def mysqlclient_pair(url: str) -> Callable[[], None]:
+    """GET_LOCK of MariaDB and MySQL, which has no lease and ends with the connection."""
+    place = urlsplit(url)
+    to = {"host": "127.0.0.1", "port": place.port} if place.port else _socket(place.query)
+    cursor = MySQLdb.connect(user=place.username, db=place.path[1:], autocommit=True, **to).cursor()
+
+    def pair() -> None:
+        for call in ("GET_LOCK(%s, 0)", "RELEASE_LOCK(%s)"):
+            cursor.execute(f"SELECT {call}", (LOCK_KEY,))
+            if cursor.fetchone() != (1,):
+                raise RuntimeError(f"{call}: refused")
+
+    return pair
+
+
+def filelock_pair(url: str) -> Callable[[], None]:
+    """flock(2) on a file, which is opened and closed each time."""
+    lock = filelock.FileLock(f"{urlsplit(url).path}.lock")
+
+    def pair() -> None:
+        lock.acquire()
+        lock.release()
+
+    return pair
+
+
+def _host(url: str) -> tuple[str, int]:
+    place = urlsplit(url)
+    return place.hostname, place.port
+
+
+def _socket(query: str) -> dict[str, str]:
+    return {"unix_socket": parse_qs(query)["socket"][0]}
+
+
 CONTENDERS = {
+    "filelock": filelock_pair,
     "memlock": memlock_pair,
+    "mysqlclient": mysqlclient_pair,
+    "psycopg": psycopg_pair,
     "py-redis-semaphore": py_redis_semaphore_pair,
     "pylibmc": pylibmc_pair,
+    "python-redis-lock": python_redis_lock_pair,
     "redis-list": redis_list_pair,
+    "redis-py": redis_py_pair,
     "semaphore": semaphore_pair,
     "sherlock": sherlock_pair,
 }
@@ -145,14 +230,14 @@ def run(pair: Callable[[], None], count: int, seconds: float) -> int:
 def main(arguments: list[str]) -> None:
     """Run the contender given on the command line."""
     try:
-        name, port, limit = arguments
+        name, url, limit = arguments
         connect = CONTENDERS[name]
         kind, number = limit.split("=")
         count = int({"count": number, "seconds": 0}[kind])
         seconds = float({"count": 0, "seconds": number}[kind])
     except (KeyError, ValueError):
-        sys.exit(f"usage: pairs.py {'|'.join(CONTENDERS)} PORT seconds=T|count=N")
-    pair = connect(int(port))
+        sys.exit(f"usage: pairs.py {'|'.join(CONTENDERS)} URL seconds=T|count=N")
+    pair = connect(url)
     if not count:
         run(pair, 0, seconds / 4)
     begin = time.perf_counter()

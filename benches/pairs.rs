@@ -1,9 +1,9 @@
-//! The rate of pairs of one Rust process on one memcached or SQLite file: of lock and unlock, or of
+//! The rate of pairs of one Rust process on one server or SQLite file: of lock and unlock, or of
 //! acquire and release.
 //!
 //! ```text
-//! memlock-bench CONTENDER SERVER seconds=T   warm up for T/4, then run for T seconds
-//! memlock-bench CONTENDER SERVER count=N     exactly N pairs and no warm-up, for counting commands
+//! memlock-bench CONTENDER URL seconds=T   warm up for T/4, then run for T seconds
+//! memlock-bench CONTENDER URL count=N     exactly N pairs and no warm-up, for counting commands
 //! ```
 //!
 //! Prints one line for `benches/run`, in the form that `pairs.c` describes.
@@ -16,7 +16,7 @@
 
 use std::error::Error;
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::TcpStream;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -48,16 +48,16 @@ fn main() -> ExitCode {
 }
 
 fn race(arguments: &[String]) -> Result<String> {
-    let [name, server, limit] = arguments else {
+    let [name, url, limit] = arguments else {
         return Err(
-            "usage: memlock-bench raw|memlock|semaphore|raw-sqlite SERVER seconds=T|count=N".into(),
+            "usage: memlock-bench raw|memlock|semaphore|raw-sqlite URL seconds=T|count=N".into()
         );
     };
     let mut pair = match name.as_str() {
-        "raw" => raw(server.parse()?)?,
-        "memlock" => memlock(server.parse()?)?,
-        "semaphore" => semaphore(server.parse()?)?,
-        "raw-sqlite" => raw_sqlite::pair(server)?,
+        "raw" => raw(url)?,
+        "memlock" => memlock(url)?,
+        "semaphore" => semaphore(url)?,
+        "raw-sqlite" => raw_sqlite::pair(url)?,
         other => return Err(format!("no contender is called '{other}'").into()),
     };
     let limit = Limit::parse(limit)?;
@@ -112,8 +112,9 @@ fn run(pair: &mut Pair, limit: Limit) -> Result<u64> {
 
 /// The floor: the minimum of bytes and system calls for a lock and a delete of only that lock, with
 /// every reply checked and no library in between. The same commands as `raw` in `pairs.c`.
-fn raw(port: u16) -> Result<Pair> {
-    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+fn raw(url: &str) -> Result<Pair> {
+    let mut stream =
+        TcpStream::connect(url.strip_prefix("memcached://").ok_or("raw wants a memcached")?)?;
     stream.set_nodelay(true)?;
     // About as long as memlock's value, which contains the host name; TTL = lease + 1, as there.
     let value = "0123456789abcdef".repeat(5);
@@ -151,8 +152,8 @@ fn unexpected(command: &str, line: &[u8]) -> Box<dyn Error> {
 }
 
 /// memlock as a Rust program uses it.
-fn memlock(port: u16) -> Result<Pair> {
-    let client = Client::connect(&format!("memcached://127.0.0.1:{port}"))?;
+fn memlock(url: &str) -> Result<Pair> {
+    let client = Client::connect(url)?;
     let mutex = client.mutex("bench", LEASE)?;
     Ok(Box::new(move || match mutex.lock()?.unlock()? {
         Release::Released => Ok(()),
@@ -161,8 +162,8 @@ fn memlock(port: u16) -> Result<Pair> {
 }
 
 /// One permit of a semaphore without contention.
-fn semaphore(port: u16) -> Result<Pair> {
-    let client = Client::connect(&format!("memcached://127.0.0.1:{port}"))?;
+fn semaphore(url: &str) -> Result<Pair> {
+    let client = Client::connect(url)?;
     let semaphore = client.semaphore("bench", PERMITS, LEASE)?;
     Ok(Box::new(move || match semaphore.acquire()?.release()? {
         Release::Released => Ok(()),

@@ -20,7 +20,8 @@ const KEY: &str = "lock:bench";
 const EXPIRES: i64 = i64::MAX;
 
 /// The pair, on a new file.
-pub(crate) fn pair(path: &str) -> Result<Pair> {
+pub(crate) fn pair(url: &str) -> Result<Pair> {
+    let path = url.strip_prefix("sqlite://").ok_or("raw-sqlite wants a SQLite file")?;
     let sql = Connection::open(path)?;
     sql.execute_batch(PREPARE)?;
     // About as long as memlock's value, which contains the host name.

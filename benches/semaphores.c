@@ -11,7 +11,6 @@
 
 #define PERMITS 5
 #define MANY_PERMITS 10000
-#define LEASE_S 30
 
 /* --- raw: the floor of a pair ------------------------------------------------------------- */
 
@@ -85,10 +84,10 @@ static void raw_replace(int holders, const char *before)
     raw_write(storing, record, len, before);
 }
 
-static void raw_open(const char *port)
+static void raw_open(const char *url)
 {
     char record[ROOM], storing[128];
-    raw_fd = dial(port);
+    raw_fd = dial(url);
     raw_expires = (long long)time(NULL) + LIFE_S;
     raw_until = (long long)time(NULL) + LEASE_S + 1;
     size_t len = raw_record(record, 0);
@@ -112,24 +111,22 @@ static void raw_close(void)
 static memlock_client *client;
 static memlock_semaphore *semaphore;
 
-static void memlock_open(const char *port, uint32_t permits)
+static void memlock_open(const char *url, uint32_t permits)
 {
-    char url[64];
-    memlock_url(url, sizeof url, port);
     if (memlock_client_open(url, &client) != MEMLOCK_OK)
         die("memlock_client_open: %s", memlock_last_error());
     if (memlock_semaphore_open(client, "bench", permits, LEASE_S * INT64_C(1000), &semaphore) != MEMLOCK_OK)
         die("memlock_semaphore_open: %s", memlock_last_error());
 }
 
-static void memlock_open_few(const char *port)
+static void memlock_open_few(const char *url)
 {
-    memlock_open(port, PERMITS);
+    memlock_open(url, PERMITS);
 }
 
-static void memlock_open_many(const char *port)
+static void memlock_open_many(const char *url)
 {
-    memlock_open(port, MANY_PERMITS);
+    memlock_open(url, MANY_PERMITS);
 }
 
 static void memlock_step(void)
@@ -151,9 +148,9 @@ static void memlock_close(void)
 
 /* --- the contenders ------------------------------------------------------------------------- */
 
-const struct contender semaphore_contenders[] = {
-    {"raw-semaphore", "pair", 1, 16, raw_open, raw_step, raw_close},
-    {"memlock-semaphore", "pair", 1, 16, memlock_open_few, memlock_step, memlock_close},
-    {"memlock-semaphore-many", "pair", 1, 16, memlock_open_many, memlock_step, memlock_close},
-    {NULL, NULL, 0, 0, NULL, NULL, NULL},
+const struct contender contenders[] = {
+    {"raw", "pair", 1, 16, raw_open, raw_step, raw_close},
+    {"semaphore", "pair", 1, 16, memlock_open_few, memlock_step, memlock_close},
+    {"semaphore-many", "pair", 1, 16, memlock_open_many, memlock_step, memlock_close},
+    {0},
 };

@@ -48,12 +48,13 @@ class Contender:
 
 
 _FEW = {"holds": (1.0, 50.0), "processes": (8, 32)}
+_PEERS = {"holds": (1.0, 5.0, 50.0), "processes": (8, 32)}
 _CROWDED = {"crowd": (0.0, 1.0, 5.0, 50.0)}
 _POLLING = {"holds": (0.0, 1.0, 50.0), "crowd": (0.0,)}
 _FOUR = {"holds": (1.0, 5.0, 50.0), "processes": (32,), "permits": 4}
 # Permits are never exhausted: this measures the cost of writing one record.
 _CROWD_OF_THREADS = {"holds": (10.0,), "processes": (5,), "permits": 1000}
-_FILE = {"holds": (1.0, 5.0, 50.0), "processes": (8,)}
+_EIGHT = {"holds": (1.0, 5.0, 50.0), "processes": (8,)}
 _RELAY = {"holds": (0.0, 1.0, 5.0, 50.0, 500.0), "processes": (8,)}
 
 CONTENDERS = (
@@ -61,10 +62,29 @@ CONTENDERS = (
     Contender("python", "Python: memlock", "python", "memlock", "memcached"),
     Contender("polling", "C: polling at 1 ms", "c", "polling", "memcached", **_POLLING),
     Contender("relay", "C: relay (no lock)", "c", "relay", "memcached", **_RELAY),
-    Contender("sqlite", "C: memlock, SQLite", "c", "memlock", "file", **_FILE),
-    Contender("flock", "C: flock(2)", "c", "flock", "file", **_FILE),
-    Contender("redis-lock", "python-redis-lock", "python", "python-redis-lock", "redis", **_FEW),
-    Contender("redis-py", "redis-py's Lock", "python", "redis-py", "redis", **_FEW),
+    Contender("sqlite-c", "C: memlock, SQLite", "c", "memlock", "file", **_EIGHT),
+    Contender("flock", "C: flock(2)", "c", "flock", "file", **_EIGHT),
+    Contender("redis-c", "C: memlock, Redis", "c", "memlock", "redis", **_EIGHT),
+    Contender("redis-python", "Python: memlock, Redis", "python", "memlock", "redis", **_EIGHT),
+    Contender("redis-pubsub", "Redis, Pub/Sub", "python", "redis-pubsub", "redis", **_EIGHT),
+    Contender("redis-lock", "python-redis-lock", "python", "python-redis-lock", "redis", **_PEERS),
+    Contender("redis-py", "redis-py's Lock", "python", "redis-py", "redis", **_PEERS),
+    Contender("postgresql-c", "C: memlock, PostgreSQL", "c", "memlock", "postgresql", **_EIGHT),
+    Contender(
+        "postgresql-python",
+        "Python: memlock, PostgreSQL",
+        "python",
+        "memlock",
+        "postgresql",
+        **_EIGHT,
+    ),
+    Contender("listen", "LISTEN and NOTIFY", "python", "listen", "postgresql", **_EIGHT),
+    Contender("advisory", "pg_advisory_lock", "python", "advisory", "postgresql", **_EIGHT),
+    Contender("mariadb-c", "C: memlock, MariaDB", "c", "memlock", "mariadb", **_EIGHT),
+    Contender(
+        "mariadb-python", "Python: memlock, MariaDB", "python", "memlock", "mariadb", **_EIGHT
+    ),
+    Contender("get-lock", "GET_LOCK", "python", "get-lock", "mariadb", **_EIGHT),
     Contender("sherlock", "sherlock's MCLock", "python", "sherlock", "memcached", **_FEW),
     Contender("semaphore-c", "C: memlock", "c", "semaphore", "memcached", **_FOUR),
     Contender("semaphore-python", "Python: memlock", "python", "semaphore", "memcached", **_FOUR),
@@ -86,6 +106,13 @@ CONTENDERS = (
 )
 
 GROUPS = {
+    "memcached": ("c", "python", "polling", "relay", "sherlock"),
+    "redis": tuple(
+        it.key for it in CONTENDERS if it.key.startswith("redis-") and it.server == "redis"
+    ),
+    "postgresql": tuple(it.key for it in CONTENDERS if it.server == "postgresql"),
+    "mariadb": tuple(it.key for it in CONTENDERS if it.server == "mariadb"),
+    "sqlite": ("sqlite-c", "flock"),
     "peers": ("redis-lock", "redis-py", "sherlock"),
     "semaphore": tuple(it.key for it in CONTENDERS if it.permits > 1 and it.threads == 1),
     "semaphore-threads": tuple(it.key for it in CONTENDERS if it.threads > 1),

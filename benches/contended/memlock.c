@@ -9,11 +9,8 @@
 
 static memlock_client *client;
 
-static void client_open(const char *server)
+static void client_open(const char *url)
 {
-    char url[4096];
-    const char *form = server[0] == '/' ? "sqlite://%s" : "memcached://127.0.0.1:%s";
-    snprintf(url, sizeof url, form, server);
     if (memlock_client_open(url, &client) != MEMLOCK_OK)
         die("memlock_client_open: %s", memlock_last_error());
 }
@@ -27,10 +24,10 @@ static void client_cancel(void)
 
 static memlock_lock *lock;
 
-static void mutex_open(const char *server, uint64_t index)
+static void mutex_open(const char *url, uint64_t index)
 {
     char name[32];
-    client_open(server);
+    client_open(url);
     /* Another mutex: the connection must exist before the race, and the lock must be unused. */
     snprintf(name, sizeof name, "warm-up-%" PRIu64, index);
     if (memlock_mutex_lock(client, name, LEASE_MS, 0, &lock) != MEMLOCK_OK ||
@@ -73,10 +70,10 @@ static memlock_semaphore *opened(const char *name)
     return it;
 }
 
-static void semaphore_open(const char *server, uint64_t index)
+static void semaphore_open(const char *url, uint64_t index)
 {
     char name[32];
-    client_open(server);
+    client_open(url);
     /* Another semaphore, as above. */
     snprintf(name, sizeof name, "warm-up-%" PRIu64, index);
     memlock_semaphore *warm_up = opened(name);

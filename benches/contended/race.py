@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import BinaryIO
 
-from harness import server as memcached
-from harness.contenders import BUILT, CC, HEADER, LIBRARIES, PYTHON, ROOT
+from harness.contenders import BUILT, CC, HEADER, LIBRARIES, PYTHON, ROOT, missing_servers
 
 from .board import Board
 from .cells import Cell, Contender
@@ -24,7 +23,17 @@ from .servers import SERVERS
 FOLDER = ROOT / "benches" / "contended"
 WORKER = BUILT / "contended"
 ARCHIVE = LIBRARIES / "libmemlock.a"
-MODULES = ("memlock", "pylibmc", "pymemcache", "redis", "redis_lock", "redis_semaphore", "sherlock")
+# The imports of worker.py.
+MODULES = (
+    "memlock",
+    "psycopg",
+    "pymemcache",
+    "pymysql",
+    "redis",
+    "redis_lock",
+    "redis_semaphore",
+    "sherlock",
+)
 
 # The maximum number of acquisitions of a process in one second.
 TURNS_A_SECOND = 50_000
@@ -52,10 +61,8 @@ def missing(contenders: Sequence[Contender]) -> list[str]:
         if not needed.exists():
             where = needed.relative_to(ROOT)
             wants.append(f"memlock's C library is not built: no {where}; run `make build`")
-    if memcached.executable() is None:
-        wants.append("memcached is not installed: package `memcached`")
-    if any(it.server == "redis" for it in contenders) and shutil.which("redis-server") is None:
-        wants.append("redis-server is not installed: package `redis-server`")
+    # The detector of violations is tried on memcached.
+    wants += missing_servers({"memcached", *(it.server for it in contenders)})
     if any(it.language == "python" for it in contenders):
         for module in MODULES:
             tried = _run([PYTHON, "-c", f"import {module}"])
@@ -84,7 +91,7 @@ def race(cell: Cell) -> Figures:
     permits, threads = cell.contender.permits, cell.processes * cell.contender.threads
     board = Board.new(threads, room, int(hold_s * 1e9), permits)
     with closing(board), closing(SERVERS[cell.contender.server]()) as server:
-        with _processes(cell, server.address, board) as processes:
+        with _processes(cell, server.url, board) as processes:
             _until_ready(processes, board)
             cpu, before = _machine_cpu_s(), server.used()
             start_ns = board.words[Board.START] = time.monotonic_ns() + START_IN_NS
@@ -123,9 +130,9 @@ def race(cell: Cell) -> Figures:
 class _Processes:
     """The contending processes: the worker and its children, in a separate group."""
 
-    def __init__(self, cell: Cell, address: str, board: Board, said: BinaryIO):
+    def __init__(self, cell: Cell, url: str, board: Board, said: BinaryIO):
         program = {"c": [str(WORKER)], "python": [PYTHON, str(FOLDER / "worker.py")]}
-        command = [*program[cell.contender.language], cell.contender.name, address]
+        command = [*program[cell.contender.language], cell.contender.name, url]
         self._said = said
         self._worker = subprocess.Popen(
             [*command, str(board.fd), str(cell.contender.threads)],
@@ -171,9 +178,9 @@ class _Processes:
 
 
 @contextlib.contextmanager
-def _processes(cell: Cell, address: str, board: Board) -> Iterator[_Processes]:
+def _processes(cell: Cell, url: str, board: Board) -> Iterator[_Processes]:
     with tempfile.TemporaryFile() as said:
-        processes = _Processes(cell, address, board, said)
+        processes = _Processes(cell, url, board, said)
         try:
             yield processes
         finally:

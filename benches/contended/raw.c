@@ -21,15 +21,16 @@
 
 static int raw_fd;
 
-static void raw_open(const char *port)
+static void raw_open(const char *url)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atoi(port))};
+    const int port = atoi(strrchr(url, ':') + 1);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int one = 1;
     raw_fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (raw_fd < 0 || connect(raw_fd, (struct sockaddr *)&address, sizeof address) != 0 ||
         setsockopt(raw_fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) != 0)
-        die("connect to port %s: %s", port, strerror(errno));
+        die("connect to %s: %s", url, strerror(errno));
 }
 
 /* Sends a command of one packet and reads its reply line, without the CR LF. */
@@ -57,9 +58,9 @@ static char key[64] = LOCK_KEY;
 static uint64_t slot;
 static char cas[32];
 
-static void polling_open(const char *port, uint64_t index)
+static void polling_open(const char *url, uint64_t index)
 {
-    raw_open(port);
+    raw_open(url);
     slot = index;
 }
 
@@ -129,8 +130,9 @@ static void broken_give(void)
 
 static int flock_fd;
 
-static void flock_open(const char *path, uint64_t index)
+static void flock_open(const char *url, uint64_t index)
 {
+    const char *path = strstr(url, "://") + 3;
     (void)index;
     flock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (flock_fd < 0)
@@ -180,9 +182,9 @@ static void relay_prepare(void)
     }
 }
 
-static void relay_open(const char *port, uint64_t index)
+static void relay_open(const char *url, uint64_t index)
 {
-    raw_open(port);
+    raw_open(url);
     relay_index = index;
     relay_begins = index == 0;
 }

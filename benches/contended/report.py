@@ -10,22 +10,34 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from harness.contenders import PYTHON
+from harness.report import versions
 
 from .cells import BROKEN, THREADS, Cell
 from .figures import Figures
-from .servers import versions
 
 Rows = Mapping[Cell, Figures]
 
 # The number of processors used by other programs beyond which a run is marked.
 DISTURBED = 0.2
+# Percentiles of fewer hand-overs than this are rough.
+FEW = 100
 # Fewer turns than this for each process are not significant for fairness.
 TURNS_WANTED = 3
 
 # The holds and numbers of processes for which memlock has targets, apart from hold 0.
 PROMISED_PROCESSES = (8, 32)
 PROMISED_HOLDS = (1.0, 500.0)
-PROMISED_P50_MS = {"c": 0.3, "python": 0.4, "sqlite": 0.25}
+# From this hold on, in milliseconds, all processors sleep between two hand-overs.
+PROMISED_LONG_MS = 50.0
+# For shorter holds, and from PROMISED_LONG_MS on.
+PROMISED_P50_MS = {
+    "c": (0.3, 0.3),
+    "python": (0.4, 0.4),
+    "sqlite-c": (0.25, 0.25),
+    "redis-c": (0.25, 0.35),
+    "postgresql-c": (0.6, 0.8),
+    "mariadb-c": (0.6, 0.8),
+}
 PROMISED_P99_MS = {"c": 1.0, "python": 1.5}
 PROMISED_JAIN = 0.99
 PROMISED_COMMANDS = 9.0
@@ -49,13 +61,14 @@ turns          average number per process, without the first round, which is the
 longest wait   of any lock call, including calls that the end of the run interrupted
 refused swaps  compare-and-swaps of a semaphore's record and its queue that came too late
 commands       of the server per acquisition, after a first round (memcached: on items;
-               Redis: including those that scripts call)
+               Redis: including those that scripts call; PostgreSQL and MariaDB: statements)
 relay          no lock: only a hand-over's round trips and wake-ups, the floor of this machine
 CPU            processors in use, by all processes and by the server
 polling        for a semaphore: a lock for each permit, of which one is tried once a millisecond
 violations     for a lock: two holders, or fences that did not increase; for a semaphore with 4
                permits: more than 4 holders
-*              other programs used more than 0.2 processors during the run"""
+*              other programs used more than 0.2 processors during the run
+†              fewer than 100 hand-overs"""
 
 _VERSIONS = """
 import platform, sys
@@ -70,6 +83,8 @@ _LIBRARIES = (
     "py-redis-semaphore",
     "sherlock",
     "pymemcache",
+    "psycopg",
+    "pymysql",
 )
 
 
@@ -177,7 +192,7 @@ def _row(cell: Cell, its: Figures) -> list[str]:
     return [
         f"{cell.hold_ms:g}",
         str(cell.processes),
-        cell.contender.title + (" *" if its.others_cpu_s > DISTURBED else ""),
+        cell.contender.title + _marks(its),
         f"{its.per_second:,.0f}" if its.per_second >= 10 else f"{its.per_second:.2f}",
         ideal,
         *(_ms(its.percentile(percent)) for percent in (50, 99, 100)),
@@ -190,6 +205,12 @@ def _row(cell: Cell, its: Figures) -> list[str]:
         "-" if has_no_server else f"{its.server_cpu_s:.2f}",
         str(sum(its.violations.values())),
     ]
+
+
+def _marks(its: Figures) -> str:
+    marks = ["*"] if its.others_cpu_s > DISTURBED else []
+    marks += ["†"] if len(its.handovers) < FEW else []
+    return "".join(f" {mark}" for mark in marks)
 
 
 def _ms(value: float) -> str:
@@ -262,7 +283,8 @@ def _verdicts(cell: Cell, rows: Rows) -> Iterator[Verdict]:
     elif cell.processes in PROMISED_PROCESSES and (
         PROMISED_HOLDS[0] <= cell.hold_ms <= PROMISED_HOLDS[1]
     ):
-        p50 = _at_most("p50", its.percentile(50), PROMISED_P50_MS[key], "ms")
+        most = PROMISED_P50_MS[key][cell.hold_ms >= PROMISED_LONG_MS]
+        p50 = _at_most("p50", its.percentile(50), most, "ms")
         relay = [
             figures.percentile(50)
             for other, figures in rows.items()
@@ -277,7 +299,7 @@ def _verdicts(cell: Cell, rows: Rows) -> Iterator[Verdict]:
             yield _at_most("p99", its.percentile(99), PROMISED_P99_MS[key], "ms")
         met = its.jain >= PROMISED_JAIN
         yield Verdict(f"{PROMISED_JAIN:g} or more", f"Jain {its.jain:.3f}", met)
-        if cell.contender.server != "file":
+        if cell.contender.server == "memcached":
             yield _at_most("commands", its.per_acquisition, PROMISED_COMMANDS, "")
 
 
@@ -306,7 +328,7 @@ def _remarks(cell: Cell, its: Figures) -> str:
     remarks = []
     if its.turns_each < TURNS_WANTED:
         remarks.append(f"only {its.turns_each:.1f} turns each")
-    if cell.contender.threads == 1 and len(its.handovers) < 100:
+    if cell.contender.threads == 1 and len(its.handovers) < FEW:
         remarks.append(f"only {len(its.handovers)} hand-overs")
     if its.others_cpu_s > DISTURBED:
         remarks.append(f"others used {its.others_cpu_s:.1f} processors")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from typing import NamedTuple
 
 from harness import server
+from harness.private_database import DATABASE, PrivateMariadb, PrivatePostgresql
 from harness.private_redis import PrivateRedis
 from harness.sqlite_file import SqliteFile
 from private_memcached import PrivateMemcached
@@ -29,7 +27,6 @@ class Memcached(PrivateMemcached):
     def __init__(self) -> None:
         # Enough connections for all threads.
         super().__init__(("-c", "8192"))
-        self.address = str(self.port)
 
     def used(self) -> Used:
         """Return the number of commands on items, and processor time."""
@@ -43,14 +40,36 @@ class Memcached(PrivateMemcached):
 class Redis(PrivateRedis):
     """A private redis-server."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.address = str(self.port)
-
     def used(self) -> Used:
         """Return the number of commands, with scripts' and without the harness's; and CPU time."""
         commands, info = self.commands(), self.info()
         return Used(commands, float(info["used_cpu_user"]) + float(info["used_cpu_sys"]))
+
+
+class Postgresql(PrivatePostgresql):
+    """A private PostgreSQL, which counts statements as they end."""
+
+    OPTIONS = ("-c", "shared_preload_libraries=pg_stat_statements")
+    COUNT = f"""
+        SELECT coalesce(sum(calls), 0) FROM pg_stat_statements
+        WHERE dbid = (SELECT oid FROM pg_database WHERE datname = '{DATABASE}')
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ask("CREATE EXTENSION pg_stat_statements")
+
+    def used(self) -> Used:
+        """Return the number of statements, and processor time."""
+        return Used(int(self.ask(self.COUNT)), self.cpu_s())
+
+
+class Mariadb(PrivateMariadb):
+    """A private MariaDB."""
+
+    def used(self) -> Used:
+        """Return the number of statements, with three of the harness's; and CPU time."""
+        return Used(self.commands(), self.cpu_s())
 
 
 class File(SqliteFile):
@@ -61,15 +80,10 @@ class File(SqliteFile):
         return Used(0, 0.0)
 
 
-SERVERS = {"memcached": Memcached, "redis": Redis, "file": File}
-
-
-def versions() -> str:
-    """Return the versions of the servers."""
-    commands = ([server.executable() or "memcached", "-V"], ["redis-server", "--version"])
-    said = []
-    for command in commands:
-        if shutil.which(command[0]) or os.path.exists(command[0]):
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            said.append(" ".join(done.stdout.split()[:3]))
-    return ", ".join(said)
+SERVERS = {
+    "file": File,
+    "mariadb": Mariadb,
+    "memcached": Memcached,
+    "postgresql": Postgresql,
+    "redis": Redis,
+}

@@ -1,7 +1,7 @@
 /*
- * worker.c: processes that contend for one lock or semaphore on one memcached, at full speed.
+ * worker.c: processes that contend for one lock or semaphore on one server or file, at full speed.
  *
- *   worker CONTENDER PORT FD THREADS
+ *   worker CONTENDER URL FD THREADS
  *
  * FD is the board, shared memory with the layout of benches/contended/board.py: the number of
  * processes, the hold, the start and the stop, and a log for each process. If a process has several
@@ -193,12 +193,12 @@ static void *run(void *of)
     return NULL;
 }
 
-static void run_all(const char *server, uint64_t first)
+static void run_all(const char *url, uint64_t first)
 {
     struct sigaction action = {.sa_handler = on_term, .sa_flags = SA_RESTART};
     pthread_attr_t small;
     pthread_t running[MOST_THREADS];
-    contender->open(server, first);
+    contender->open(url, first);
     sigaction(SIGTERM, &action, NULL);
     pthread_barrier_init(&all_may_start, NULL, (unsigned)threads);
     pthread_attr_init(&small);
@@ -214,7 +214,7 @@ static void run_all(const char *server, uint64_t first)
 int main(int argc, char **argv)
 {
     if (argc != 5)
-        die("usage: worker CONTENDER SERVER FD THREADS");
+        die("usage: worker CONTENDER URL FD THREADS");
     contender = called(argv[1]);
     board_map(atoi(argv[3]));
     threads = strtoull(argv[4], NULL, 10);

@@ -50,8 +50,7 @@ bool stopped(void);
 
 struct contender {
     const char *name;
-    /* A port, or the path of a file. */
-    void (*open)(const char *server, uint64_t index);
+    void (*open)(const char *url, uint64_t index);
     bool (*take)(uint64_t *fence); /* false after the stop */
     void (*give)(void);
     void (*prepare)(void); /* before the processes are started; may be NULL */

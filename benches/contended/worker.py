@@ -1,6 +1,6 @@
 """Processes that contend for one lock or semaphore from Python, at full speed.
 
-    worker.py CONTENDER PORT FD 1
+    worker.py CONTENDER URL FD 1
 
 Like worker.c, with the same board; each process has one thread.
 """
@@ -16,16 +16,18 @@ import time
 import traceback
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import memlock
 import redis
 import redis_lock
 import redis_semaphore
 import sherlock
+import waiting
 from board import Board
 from pymemcache.client.base import Client
 from pymemcache.serde import pickle_serde
+from waiting import Lock
 
 NAME = "contended"
 LEASE_S = 30
@@ -35,21 +37,13 @@ PR_SET_PDEATHSIG = 1
 now_ns = time.monotonic_ns
 
 
-class Lock(NamedTuple):
-    """The operations of a contender, a lock or a semaphore; fence 0 means none."""
-
-    acquire: Callable[[], object]
-    release: Callable[[], object]
-    fence: Callable[[], int] = lambda: 0
-
-
 # Each contender is a function that connects, and returns a function that makes a lock by its name.
 # Contenders for semaphores get the number of permits.
 
 
-def memlock_locks(port: int) -> Callable[[str], Lock]:
+def memlock_locks(url: str) -> Callable[[str], Lock]:
     """memlock's mutex."""
-    client = memlock.connect(f"memcached://127.0.0.1:{port}")
+    client = memlock.connect(url)
 
     def make(name: str) -> Lock:
         mutex = client.mutex(name, lease=LEASE_S)
@@ -58,9 +52,9 @@ def memlock_locks(port: int) -> Callable[[str], Lock]:
     return make
 
 
-def redis_lock_locks(port: int) -> Callable[[str], Lock]:
+def redis_lock_locks(url: str) -> Callable[[str], Lock]:
     """python-redis-lock: SET NX, and BLPOP on a list to which the holder pushes on release."""
-    client = _redis(port)
+    client = _redis(url)
 
     def make(name: str) -> Lock:
         lock = redis_lock.Lock(client, name, expire=LEASE_S)
@@ -69,9 +63,9 @@ def redis_lock_locks(port: int) -> Callable[[str], Lock]:
     return make
 
 
-def redis_py_locks(port: int) -> Callable[[str], Lock]:
+def redis_py_locks(url: str) -> Callable[[str], Lock]:
     """redis-py's lock, which polls every 0.1 s by default."""
-    client = _redis(port)
+    client = _redis(url)
 
     def make(name: str) -> Lock:
         lock = client.lock(name, timeout=LEASE_S)
@@ -80,10 +74,13 @@ def redis_py_locks(port: int) -> Callable[[str], Lock]:
     return make
 
 
-def sherlock_locks(port: int) -> Callable[[str], Lock]:
+def sherlock_locks(url: str) -> Callable[[str], Lock]:
     """sherlock's MCLock over pymemcache, which polls every 0.1 s by default."""
+    place = urlsplit(url)
     # As in pairs.py: MCLock needs the answer to `add`, and its str back as a str.
-    client = Client(("127.0.0.1", port), no_delay=True, default_noreply=False, serde=pickle_serde)
+    client = Client(
+        (place.hostname, place.port), no_delay=True, default_noreply=False, serde=pickle_serde
+    )
 
     def make(name: str) -> Lock:
         lock = sherlock.MCLock(name, client=client, expire=LEASE_S, timeout=float("inf"))
@@ -92,9 +89,9 @@ def sherlock_locks(port: int) -> Callable[[str], Lock]:
     return make
 
 
-def semaphore_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
+def semaphore_semaphores(url: str, permits: int) -> Callable[[str], Lock]:
     """memlock's semaphore."""
-    client = memlock.connect(f"memcached://127.0.0.1:{port}")
+    client = memlock.connect(url)
 
     def make(name: str) -> Lock:
         semaphore = client.semaphore(name, permits, lease=LEASE_S)
@@ -103,9 +100,9 @@ def semaphore_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
     return make
 
 
-def redis_list_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
+def redis_list_semaphores(url: str, permits: int) -> Callable[[str], Lock]:
     """A list of as many tokens as there are permits: BLPOP acquires, RPUSH releases."""
-    client = _redis(port)
+    client = _redis(url)
 
     def make(name: str) -> Lock:
         # The first process creates the list.
@@ -116,9 +113,9 @@ def redis_list_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
     return make
 
 
-def py_redis_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
+def py_redis_semaphores(url: str, permits: int) -> Callable[[str], Lock]:
     """py-redis-semaphore: a sorted set of holders, written by Lua; waiters use BLPOP."""
-    client = _redis(port)
+    client = _redis(url)
 
     def make(name: str) -> Lock:
         config = redis_semaphore.SemaphoreConfig(name=name, limit=permits, lock_timeout=LEASE_S)
@@ -128,15 +125,19 @@ def py_redis_semaphores(port: int, permits: int) -> Callable[[str], Lock]:
     return make
 
 
-def _redis(port: int) -> redis.Redis:
+def _redis(url: str) -> redis.Redis:
     # A timeout would interrupt BLPOP.
-    return redis.Redis(port=port, socket_timeout=None)
+    return redis.Redis.from_url(url, socket_timeout=None)
 
 
 CONTENDERS = {
+    "advisory": waiting.advisory_locks,
+    "get-lock": waiting.get_lock_locks,
+    "listen": waiting.listen_locks,
     "memlock": memlock_locks,
     "python-redis-lock": redis_lock_locks,
     "redis-py": redis_py_locks,
+    "redis-pubsub": waiting.pubsub_locks,
     "sherlock": sherlock_locks,
 }
 
@@ -240,12 +241,12 @@ def child(board: Board, index: int, connect: Callable[[], Callable]) -> int:
 def main(arguments: list[str]) -> int:
     """Start the processes and wait for them."""
     try:
-        name, port, fd, _threads = arguments
+        name, url, fd, _threads = arguments
         contender = (CONTENDERS | SEMAPHORES)[name]
     except (KeyError, ValueError):
-        sys.exit(f"usage: worker.py {'|'.join(CONTENDERS | SEMAPHORES)} PORT FD 1")
+        sys.exit(f"usage: worker.py {'|'.join(CONTENDERS | SEMAPHORES)} URL FD 1")
     board = Board.of_fd(int(fd))
-    connect = partial(contender, int(port), *([board.permits] if name in SEMAPHORES else []))
+    connect = partial(contender, url, *([board.permits] if name in SEMAPHORES else []))
     end_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # meant for the children, sent to the group
     for index in range(board.processes):

@@ -48,9 +48,7 @@ def rate(contender: Contender, core: int, seconds: float) -> float:
     the libraries cost. The server is new for each run, so that no run meets another's keys.
     """
     with closing(SERVERS[contender.server](core)) as server:
-        return float(
-            _run(_pinned(core), contender, server.address, f"seconds={seconds}")["per_second"]
-        )
+        return float(_run(_pinned(core), contender, server.url, f"seconds={seconds}")["per_second"])
 
 
 def costs(section: Section, contender: Contender, core: int, effort: Effort) -> Costs:
@@ -63,7 +61,7 @@ def costs(section: Section, contender: Contender, core: int, effort: Effort) -> 
     def count(limit: int) -> tuple[int, int]:
         its = SERVERS[contender.server](core)
         with closing(its) as server, closing(Relay(server.port)) as relay:
-            _run((), contender, str(relay.port), f"count={limit}")
+            _run((), contender, server.url_at(relay.port), f"count={limit}")
             return server.commands(), relay.round_trips
 
     few, many = count(1), count(1 + steps)
@@ -82,7 +80,7 @@ def system_calls(contender: Contender, core: int, effort: Effort) -> dict[str, f
         with closing(its) as server, tempfile.TemporaryDirectory() as scratch:
             table = Path(scratch) / "calls"
             tracer = (*_pinned(core), strace, "-f", "-c", "-o", str(table), "--")
-            _run(tracer, contender, server.address, f"count={limit}")
+            _run(tracer, contender, server.url, f"count={limit}")
             return _parse_strace(table.read_text())
 
     try:
@@ -106,8 +104,8 @@ def _parse_strace(table: str) -> dict[str, int]:
     return calls
 
 
-def _run(before: tuple[str, ...], contender: Contender, address: str, limit: str) -> dict[str, str]:
-    command = [*before, *contender.command, address, limit]
+def _run(before: tuple[str, ...], contender: Contender, url: str, limit: str) -> dict[str, str]:
+    command = [*before, *contender.command, url, limit]
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=PATIENCE_S, check=False

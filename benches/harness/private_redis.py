@@ -32,6 +32,15 @@ class PrivateRedis:
         self._folder.cleanup()
         raise OSError(f"redis-server would not start: {' '.join(command)}")
 
+    @property
+    def url(self) -> str:
+        """What clients connect to."""
+        return self.url_at(self.port)
+
+    def url_at(self, port: int) -> str:
+        """Return the URL by another port of loopback."""
+        return f"redis://127.0.0.1:{port}"
+
     def info(self) -> dict[str, str]:
         """Return the server's reply to `INFO`."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=5) as connection:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from . import server
 from .contenders import PYTHON, Section
 from .measure import Costs
+from .private_database import program
 
 
 @dataclass
@@ -62,31 +63,51 @@ TARGETS = (
     Target("python", "pylibmc", 1.00),
     Target("python", "sherlock", None),
     Target("insert_many", "raw", 0.20),
-    Target("sqlite", "raw", 0.80),
     Target("semaphore", "raw", None),
     # The cost does not grow with the number of permits.
     Target("semaphore", "memlock", 0.95, of="memlock 10,000"),
     Target("semaphore", "Redis list", None, of="memlock Python"),
     Target("semaphore", "py-redis-semaphore", None, of="memlock Python"),
+    Target("redis", "raw", 0.85),
+    Target("redis", "raw, checked", None),
+    Target("redis", "redis-py", None, of="memlock Python"),
+    Target("redis", "python-redis-lock", None, of="memlock Python"),
+    Target("postgresql", "raw", 0.33),
+    Target("postgresql", "raw row", None),
+    Target("postgresql", "psycopg", None, of="memlock Python"),
+    Target("mariadb", "raw", 0.38),
+    Target("mariadb", "raw row", None),
+    Target("mariadb", "mysqlclient", None, of="memlock Python"),
+    Target("sqlite", "raw", 0.80),
+    Target("sqlite", "filelock", None, of="memlock Python"),
 )
 
 
 def machine(core: int) -> str:
     """Describe the machine and the versions."""
-    libraries = "pylibmc sherlock pymemcache redis py-redis-semaphore memlock"
+    libraries = (
+        "pylibmc sherlock pymemcache redis python-redis-lock py-redis-semaphore psycopg "
+        "mysqlclient filelock memlock"
+    )
     lines = {
         "machine": f"{os.cpu_count()} cores, {_processor()}, load {os.getloadavg()[0]:.1f}",
         "pinned": f"server and client share core {core}",
         "kernel": f"{platform.system()} {platform.release()}",
-        "servers": ", ".join(
-            (
-                _said_by([server.executable() or "memcached", "-V"]),
-                " ".join(_said_by(["redis-server", "--version"]).split()[:3]),
-            )
-        ),
+        "servers": versions(),
         "python": _said_by([PYTHON, "-c", _VERSIONS, *libraries.split()]),
     }
     return "\n".join(f"{name:<9}{said}" for name, said in lines.items())
+
+
+def versions() -> str:
+    """Return the versions of the servers."""
+    commands = (
+        [server.executable() or "memcached", "-V"],
+        ["redis-server", "--version"],
+        [program("postgres") or "postgres", "-V"],
+        [program("mariadbd") or "mariadbd", "-V"],
+    )
+    return ", ".join(" ".join(_said_by(command).split()[:3]) for command in commands)
 
 
 _VERSIONS = """

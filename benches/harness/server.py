@@ -1,13 +1,14 @@
-"""The servers of the contenders, or files, and their numbers of commands."""
+"""The servers of the contenders, or files: their URLs, and their numbers of commands."""
 
 from __future__ import annotations
 
 from private_memcached import PrivateMemcached, executable
 
+from .private_database import PrivateMariadb, PrivatePostgresql
 from .private_redis import PrivateRedis
 from .sqlite_file import SqliteFile
 
-__all__ = ["SERVERS", "Memcached", "Redis", "Sqlite", "executable"]
+__all__ = ["SERVERS", "Mariadb", "Memcached", "Postgresql", "Redis", "Sqlite", "executable"]
 
 # Every memcached counts these; one command increments exactly one of them. Checked on 1.6.18: the
 # meta commands go into the classic counters (`ms` cmd_set, `mg` cmd_get or with T cmd_touch, `md`
@@ -35,8 +36,11 @@ class Memcached(PrivateMemcached):
     """One memcached with one worker thread on one core."""
 
     def __init__(self, core: int) -> None:
-        super().__init__(FLAGS, wrapper=("taskset", "-c", str(core)))
-        self.address = str(self.port)
+        super().__init__(FLAGS, wrapper=_on(core))
+
+    def url_at(self, port: int) -> str:
+        """Return the URL by another port of loopback."""
+        return f"memcached://127.0.0.1:{port}"
 
     def commands(self) -> int:
         """Return the number of commands on items so far."""
@@ -48,8 +52,21 @@ class Redis(PrivateRedis):
     """One redis-server, which runs all commands in one thread, on one core."""
 
     def __init__(self, core: int) -> None:
-        super().__init__(wrapper=("taskset", "-c", str(core)))
-        self.address = str(self.port)
+        super().__init__(wrapper=_on(core))
+
+
+class Postgresql(PrivatePostgresql):
+    """One PostgreSQL with all its processes on one core."""
+
+    def __init__(self, core: int) -> None:
+        super().__init__(wrapper=_on(core))
+
+
+class Mariadb(PrivateMariadb):
+    """One MariaDB with all its threads on one core."""
+
+    def __init__(self, core: int) -> None:
+        super().__init__(wrapper=_on(core))
 
 
 class Sqlite(SqliteFile):
@@ -59,4 +76,14 @@ class Sqlite(SqliteFile):
         super().__init__()
 
 
-SERVERS = {"memcached": Memcached, "redis": Redis, "sqlite": Sqlite}
+def _on(core: int) -> tuple[str, ...]:
+    return ("taskset", "-c", str(core))
+
+
+SERVERS = {
+    "mariadb": Mariadb,
+    "memcached": Memcached,
+    "postgresql": Postgresql,
+    "redis": Redis,
+    "sqlite": Sqlite,
+}
