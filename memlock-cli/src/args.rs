@@ -8,14 +8,14 @@ use clap::{ArgAction, ArgGroup, Args as ClapArgs, Error, Parser, Subcommand, Val
 
 use crate::duration;
 
-/// Locks, semaphores and distinct lists for the shell, on a memcached, a Redis or in a file of this
-/// host.
+/// Locks, semaphores and distinct lists for the shell, on memcached, Redis, PostgreSQL, MySQL or in a
+/// file of this host.
 #[derive(Debug, Parser)]
 #[command(name = "memlock", version, max_term_width = 100, arg_required_else_help = true)]
 pub(crate) struct Args {
-    /// Where the locks are: memcached://host[:port][,host2…][?parameters] or redis://…, the same on
-    /// every host; or sqlite:///path, for one host and without a server. MEMLOCK_URL_FILE names a
-    /// file with the URL [default: memcached://127.0.0.1:11211]
+    /// Where the locks are: memcached://host[:port][,host2…][?parameters], redis://…, postgresql://…
+    /// or mysql://…, the same on every host; or sqlite:///path, for one host and without a server.
+    /// MEMLOCK_URL_FILE names a file with the URL [default: memcached://127.0.0.1:11211]
     #[arg(long, global = true, env = "MEMLOCK_URL", hide_env_values = true, value_name = "URL")]
     pub(crate) url: Option<OsString>,
     /// Say on standard error what happens; twice: everything
