@@ -100,7 +100,7 @@ test-install: build ## what `make install` puts in place: pkg-config, CMake, sta
 
 .PHONY: test-python
 test-python: python $(VENV)/.test ## the Python tests, types included; the rate limit in Python; the payments; the docs' samples
-	@packaging/need memcached postgresql mariadbd python-testsuite
+	@packaging/need memcached postgresql mariadbd faketime python-testsuite
 	$(PYTHON) -m pytest -q tests/python
 	PYTHON=$(PYTHON) examples/rate_limit/run python
 	PYTHON=$(PYTHON) examples/payments/run

@@ -1,4 +1,4 @@
-#![doc = "Locks, semaphores and distinct lists for programs that share nothing but a memcached or a file."]
+#![doc = "Locks, semaphores and distinct lists for programs that share a memcached, a Redis, an SQL database or a file."]
 //!
 //! ```no_run
 //! use std::time::Duration;
