@@ -278,22 +278,14 @@ impl<K: Kind> LeaseGuard<K> {
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) if the lock is not on a database, or the guard
     /// holds permits; [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if it holds nothing.
     pub fn release_sql(&mut self) -> Result<String> {
-        let target = self.kind.target();
-        if !self.is_ours_to_use() {
-            let error = Error::invalid("Nothing is held that a transaction could release.");
-            return Err(target.said(K::RELEASING, error));
+        let is_held = self.is_ours_to_use();
+        match K::release_sql(self) {
+            Some(statement) if is_held => {
+                self.release_in_doubt = true;
+                Ok(statement)
+            }
+            _ => Err(no_release_sql(self.kind.target(), K::RELEASING, is_held)),
         }
-        let Some(statement) = K::release_sql(self) else {
-            let target = self.kind.target();
-            let error = Error::config(format!(
-                "It is {}, and only a lock on PostgreSQL or MySQL can be released in a transaction: release \
-                 it after the commit.",
-                target.server()
-            ));
-            return Err(target.said(K::RELEASING, error));
-        };
-        self.release_in_doubt = true;
-        Ok(statement)
     }
 
     /// Replaces the lease by a new one, counted from now, if the server still has the lock for this
@@ -406,6 +398,20 @@ impl<K: Kind> LeaseGuard<K> {
     fn was_lost(&self) -> bool {
         self.lost && self.process == fork::generation()
     }
+}
+
+#[cold]
+fn no_release_sql(target: &Target, releasing: &str, is_held: bool) -> Error {
+    let error = if is_held {
+        Error::config(format!(
+            "It is on {}, and only a lock on PostgreSQL or MySQL can be released in a transaction: \
+             release it after the commit.",
+            target.server()
+        ))
+    } else {
+        Error::invalid("Nothing is held that a transaction could release.")
+    };
+    target.said(releasing, error)
 }
 
 impl<K: Kind> Drop for LeaseGuard<K> {

@@ -177,17 +177,13 @@ impl Url {
     ) -> Result<Duration> {
         let Some(text) = self.take(name) else { return Ok(default) };
         let (number, unit) = match text.strip_suffix("ms") {
-            Some(number) => (number, 0.001),
-            None => (text.strip_suffix('s').unwrap_or(&text), 1.0),
+            Some(number) => (number, Duration::from_millis(1)),
+            None => (text.strip_suffix('s').unwrap_or(&text), Duration::from_secs(1)),
         };
-        let plain =
-            !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-        let seconds = number.parse::<f64>().ok().filter(|_| plain).map(|number| number * unit);
-        match seconds {
-            Some(seconds) if (0.001..=3600.0).contains(&seconds) => {
-                Ok(Duration::from_secs_f64(seconds))
-            }
-            _ => Err(Error::config(format!(
+        let range = Duration::from_millis(1)..=Duration::from_secs(3600);
+        match multiple(number, unit).filter(|duration| range.contains(duration)) {
+            Some(duration) => Ok(duration),
+            None => Err(Error::config(format!(
                 "{} is not a duration from 1ms to 3600s: write for example 250ms or 2s.",
                 self.parameter(name, Some(&text))
             ))),
@@ -238,6 +234,19 @@ impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("***")
     }
+}
+
+/// A decimal number of these units; `None` if it is not one, or has more than 9 digits on a side of
+/// the point. Parsing floating-point numbers would take tables of 10 KB.
+fn multiple(number: &str, unit: Duration) -> Option<Duration> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let is_number = |text: &str| text.len() <= 9 && text.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(fraction) || (whole.is_empty() && fraction.is_empty()) {
+        return None;
+    }
+    let value = |text: &str| text.bytes().fold(0, |sum, digit| 10 * sum + u32::from(digit - b'0'));
+    let parts = unit.checked_mul(value(fraction))? / 10_u32.pow(fraction.len() as u32);
+    unit.checked_mul(value(whole))?.checked_add(parts)
 }
 
 /// As [`without_password`], and without the parameters, whose values may be secret as well.
@@ -314,7 +323,16 @@ mod tests {
         for bad in ["memcached://u@a", "memcached://a/b", "memcached:a"] {
             assert!(Url::parse(bad).unwrap().authority().is_err(), "{bad:?}");
         }
-        for bad in ["", "-1", "1h", "NaN", "inf", "1e3", "0", "4000s", "ms"] {
+        for (text, millis) in
+            [("1.5", 1500), (".25s", 250), ("2.", 2000), ("1.5ms", 1), ("3600s", 3_600_000)]
+        {
+            let mut url = Url::parse(&format!("memory://x?t={text}")).unwrap();
+            let duration = url.take_duration("t", Duration::ZERO).unwrap();
+            assert_eq!(duration.as_millis(), millis, "{text}");
+        }
+        for bad in
+            ["", "-1", "1h", "NaN", "inf", "1e3", "0", "4000s", "ms", ".", "1.2.3", "+1", "0.9ms"]
+        {
             let mut url = Url::parse(&format!("memory://x?t={bad}")).unwrap();
             assert!(url.take_duration("t", Duration::ZERO).is_err(), "{bad:?}");
         }

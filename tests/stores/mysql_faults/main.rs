@@ -23,8 +23,11 @@ fn shared() -> &'static MariaDb {
     SERVER.get_or_init(MariaDb::start_fast)
 }
 
+/// A client that waits for a slow machine, unless the parameters say otherwise.
 fn client(server: &MariaDb, parameters: &str) -> Client {
-    Client::connect(&format!("{}?{parameters}", server.url())).unwrap()
+    let patient =
+        if parameters.contains("timeout=") { "" } else { "&io_timeout=20s&connect_timeout=20s" };
+    Client::connect(&format!("{}?{parameters}{patient}", server.url())).unwrap()
 }
 
 fn try_lock(client: &Client, name: &str) -> Option<Lock> {

@@ -31,8 +31,14 @@ const LEASE: Duration = Duration::from_secs(60);
 /// For what must happen, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// A client that waits for a slow machine, unless the URL says otherwise.
 fn connect(url: &str) -> Client {
-    Client::connect(url).unwrap()
+    let separator = if url.contains('?') { '&' } else { '?' };
+    let mut url = url.to_owned();
+    if !url.contains("io_timeout=") {
+        url = format!("{url}{separator}io_timeout=20s&connect_timeout=20s");
+    }
+    Client::connect(&url).unwrap()
 }
 
 /// The URL with further parameters.

@@ -107,8 +107,9 @@ fn a_request_that_the_server_cancels_has_changed_nothing() {
 #[test]
 fn a_lock_is_released_with_a_transaction_or_not_at_all() {
     let server = Postgresql::start();
-    let (client, other) = (connect(&with(&server, "io_timeout=500ms")), connect(&server.url()));
-    let mutex = client.mutex("it's 100%\\", Duration::from_secs(2)).unwrap();
+    let (client, other) = (connect(&server.url()), connect(&with(&server, "io_timeout=3s")));
+    let lease = Duration::from_secs(4);
+    let mutex = client.mutex("it's 100%\\", lease).unwrap();
     let others = other.mutex("it's 100%\\", LEASE).unwrap();
     let rows = "\\if :ROW_COUNT\n\\echo one\n\\else\n\\echo none\n\\endif";
     for settings in ["", "SET standard_conforming_strings = off;"] {
@@ -121,12 +122,12 @@ fn a_lock_is_released_with_a_transaction_or_not_at_all() {
         assert_eq!(stranger.ask(&format!("{statement};\n{rows}")), "one");
         stranger.run("ROLLBACK;");
         assert!(others.try_lock().unwrap().is_none());
-        assert_eq!(lock.extend(Duration::from_secs(2)).unwrap(), Extension::Extended);
+        assert_eq!(lock.extend(lease).unwrap(), Extension::Extended);
         // Committed, after the lease has ended: meanwhile nobody else gets it.
         let statement = lock.release_sql().unwrap();
         stranger.run("BEGIN;");
         assert_eq!(stranger.ask(&format!("{statement};\n{rows}")), "one");
-        thread::sleep(Duration::from_millis(2500));
+        thread::sleep(lease + Duration::from_millis(500));
         assert!(others.try_lock().is_err(), "the row is locked");
         stranger.run("COMMIT;");
         let _ = lock.unlock();
