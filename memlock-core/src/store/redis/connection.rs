@@ -8,7 +8,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use redis::{Parser, ServerError, Value, cmd};
+use redis::{Parser, ServerError, Value};
 
 use super::handshake::{self, Introduction, Life, ServerTime};
 use super::settings::Settings;
@@ -193,7 +193,7 @@ impl Connection {
             }
         }
         if draws {
-            cmd("INCR").arg(self.settings.fence.as_str()).write_packed_command(output);
+            request::draw(&self.settings.fence, output);
         }
     }
 
@@ -208,7 +208,7 @@ impl Connection {
             let output = &mut self.socket.output;
             output.clear();
             handshake::raise(key, floor).write_packed_command(output);
-            cmd("INCR").arg(key.as_str()).write_packed_command(output);
+            request::draw(key, output);
             self.socket.write_out().map_err(|failure| failure.error)?;
             let mut patience = Patience::default();
             let raised = self.next(&mut patience)?;

@@ -7,6 +7,7 @@
 //! | `connection` | one connection: a batch to commands, their replies, and the fence |
 //! | `handshake` | logging in, and what a server must be |
 //! | `request` | operations to commands, by the `redis` crate, and their replies back |
+//! | `packed` | the commands of each acquisition and release by hand, and their replies |
 //! | `script.lua` | one operation in one atomic step, for what plain commands cannot do |
 //! | `fence.lua` | raises the counter of fences |
 //! | `replies` | where a reply ends; its value by the `redis` crate |
@@ -21,6 +22,7 @@ mod errors;
 mod handshake;
 #[cfg(feature = "admin")]
 mod health;
+mod packed;
 mod promises;
 mod replies;
 mod request;

@@ -2,6 +2,7 @@
 
 use redis::{Parser, Value};
 
+use super::packed;
 use crate::error::{Error, Result};
 use crate::store::remote::{Patience, Socket};
 
@@ -27,9 +28,13 @@ pub(super) fn next(
         }
         socket.read_more(patience)?;
     };
-    let parsed = parser.parse_value(&socket.unread()[..length]);
+    let reply = &socket.unread()[..length];
+    let parsed = match packed::value(reply) {
+        Some(value) => Ok(value),
+        None => parser.parse_value(reply).map_err(|_| nonsense()),
+    };
     socket.consume(length);
-    parsed.map_err(|_| nonsense())
+    parsed
 }
 
 /// The length of the reply at the start of these bytes; `None` if a part of it is missing. The bytes

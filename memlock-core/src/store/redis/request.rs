@@ -6,6 +6,7 @@ use std::time::Duration;
 use redis::{Cmd, Value, cmd};
 
 use super::errors;
+use super::packed;
 use super::promises::GUARANTEES;
 use crate::error::{Error, Result};
 use crate::name::Key;
@@ -48,6 +49,19 @@ pub(super) fn key_of(wire: &str) -> Cow<'_, str> {
 pub(super) fn encode(op: &Op<'_>, version: u64, script: Option<&str>, out: &mut Vec<u8>) {
     let key = wire_key(op.key().as_str());
     match *op {
+        Op::Add { value, expiry: Expiry::After(lease), .. } => {
+            packed::begin(6, out);
+            packed::word([b"SET"], out);
+            packed::word([key.as_bytes()], out);
+            if op.key().is_shared() {
+                packed::word([value], out);
+            } else {
+                packed::word([&packed::hex(version), b" ", value], out);
+            }
+            packed::word([b"NX"], out);
+            packed::word([b"PX"], out);
+            packed::number(millis(GUARANTEES.covering(lease)), out);
+        }
         Op::Add { value, expiry, .. } => {
             let mut add = cmd("SET");
             add.arg(&*key).arg(stored(op.key(), version, value)).arg("NX");
@@ -69,7 +83,12 @@ pub(super) fn encode(op: &Op<'_>, version: u64, script: Option<&str>, out: &mut 
             words_of(&mut set, expiry).write_packed_command(out);
         }
         Op::Delete { version, .. } => {
-            call(script, &key, "delete").arg(hex(version.number())).write_packed_command(out);
+            packed::begin(6, out);
+            let (name, text) = named(script);
+            for word in [name, text, "1", &*key, "delete"] {
+                packed::word([word.as_bytes()], out);
+            }
+            packed::word([&packed::hex(version.number())], out);
         }
         Op::Append { value, .. } => {
             let mut append = call(script, &key, "extend");
@@ -163,9 +182,25 @@ fn unexpected() -> Error {
 }
 
 fn call(script: Option<&str>, key: &str, op: &str) -> Cmd {
-    let mut call = cmd(if script.is_some() { "EVALSHA" } else { "EVAL" });
-    call.arg(script.unwrap_or(SCRIPT)).arg(1).arg(key).arg(op);
+    let (name, text) = named(script);
+    let mut call = cmd(name);
+    call.arg(text).arg(1).arg(key).arg(op);
     call
+}
+
+/// The command that calls the script, and how it names it.
+fn named(script: Option<&str>) -> (&'static str, &str) {
+    match script {
+        Some(hash) => ("EVALSHA", hash),
+        None => ("EVAL", SCRIPT),
+    }
+}
+
+/// Appends the command that draws a fence from this counter.
+pub(super) fn draw(counter: &Key, out: &mut Vec<u8>) {
+    packed::begin(2, out);
+    packed::word([b"INCR"], out);
+    packed::word([counter.as_str().as_bytes()], out);
 }
 
 /// The content of an item: the version and the value, or the value alone if other programs share the

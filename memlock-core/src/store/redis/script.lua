@@ -6,9 +6,19 @@
 local key, op = KEYS[1], ARGV[1]
 local stored = redis.call('GET', key)
 
+if not stored and op ~= 'increment' then
+  return false
+end
+
 -- No item of memlock is longer. A longer one is neither sent nor hashed.
 if stored and #stored > 1024 * 1024 + 1024 then
   return redis.error_reply('TOOLARGE')
+end
+
+-- Nearly every release: it is decided before the functions below are made.
+if op == 'delete' and string.sub(stored, 1, 17) == ARGV[2] .. ' ' then
+  redis.call('DEL', key)
+  return 1
 end
 
 local pattern = '^' .. string.rep('[0-9a-f]', 16) .. ' '
@@ -48,10 +58,6 @@ if op == 'increment' then
     redis.call('SET', key, ARGV[3] .. ' ' .. number, 'KEEPTTL')
   end
   return number
-end
-
-if not stored then
-  return false
 end
 
 if op == 'get' then
