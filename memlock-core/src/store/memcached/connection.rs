@@ -1,6 +1,6 @@
 //! One connection: a batch to commands, and their replies back.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::codec;
@@ -219,20 +219,12 @@ impl remote::Connection for Connection {
         self.run_batch(ops, meanwhile)
     }
 
-    fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
-        self.socket.ends()
+    fn socket(&self) -> &Socket {
+        &self.socket
     }
 
-    fn last_used(&self) -> Moment {
-        self.socket.last_used()
-    }
-
-    fn was_closed(&mut self) -> bool {
-        self.socket.was_closed()
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.socket.unread().is_empty()
+    fn socket_mut(&mut self) -> &mut Socket {
+        &mut self.socket
     }
 
     fn life(&self) -> Life {

@@ -1,20 +1,18 @@
 //! One connection: a batch to requests of several statements, and their replies back.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::handshake::{self, Introduction, Life, ServerTime};
+use super::handshake::{self, Introduction, Life};
 use super::packets::{Answer, Refusal, Wire};
 use super::prepared::{Kind, Prepared};
 use super::schema::Engine;
 use super::settings::Settings;
 use super::sweep::{self, Sweeper};
 use super::{errors, statements};
-use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
-use crate::store::remote::{self, Patience};
+use crate::store::remote::{self, Patience, Reading, Socket};
 use crate::store::{Epoch, Failure, Op, Reply};
 
 /// A request is ended when it is as long as this, so that its replies come in time.
@@ -265,7 +263,7 @@ impl Drop for Connection {
 
 impl remote::Connection for Connection {
     type Life = Life;
-    type Time = ServerTime;
+    type Time = Reading;
 
     fn run(
         &mut self,
@@ -284,12 +282,12 @@ impl remote::Connection for Connection {
         ran
     }
 
-    fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
-        self.wire.socket.ends()
+    fn socket(&self) -> &Socket {
+        &self.wire.socket
     }
 
-    fn last_used(&self) -> Moment {
-        self.wire.socket.last_used()
+    fn socket_mut(&mut self) -> &mut Socket {
+        &mut self.wire.socket
     }
 
     fn was_closed(&mut self) -> bool {
@@ -306,7 +304,7 @@ impl remote::Connection for Connection {
         self.introduction.life
     }
 
-    fn time(&self) -> ServerTime {
+    fn time(&self) -> Reading {
         self.introduction.time
     }
 }

@@ -7,11 +7,9 @@ use super::packets::{Answer, Row, Wire, out_of_step};
 use super::schema::{Engine, TABLE};
 use super::settings::Settings;
 use super::statements::{NOW, parse};
-use crate::clock::Moment;
 use crate::error::{Error, Result};
-use crate::lease::DRIFT;
 use crate::store::Epoch;
-use crate::store::remote::{self, Patience};
+use crate::store::remote::{Patience, Reading};
 
 /// One life of a server: its number, and when it was started, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,27 +21,11 @@ impl Life {
     }
 }
 
-/// One reading of a server's clock.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct ServerTime {
-    /// The time that the clock showed, since 1970 by UTC.
-    shown: Duration,
-    /// When the request for it was sent, on this host's clock.
-    sent: Moment,
-}
-
-impl remote::ServerTime for ServerTime {
-    fn at(self, now: Moment) -> Duration {
-        let passed = now.since(self.sent);
-        self.shown + passed + passed / DRIFT as u32
-    }
-}
-
 /// The result of the handshake.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Introduction {
     pub(super) life: Life,
-    pub(super) time: ServerTime,
+    pub(super) time: Reading,
     /// The longest request that the server accepts, in bytes.
     pub(super) longest: usize,
 }
@@ -102,7 +84,7 @@ pub(super) fn introduce(
     let number = |field| parse(field).ok_or_else(out_of_step);
     Ok(Introduction {
         life: Life(number(life)?),
-        time: ServerTime { shown: Duration::from_micros(number(now)?), sent },
+        time: Reading { shown: Duration::from_micros(number(now)?), sent },
         longest: usize::try_from(number(longest)?).map_err(|_| out_of_step())?,
     })
 }

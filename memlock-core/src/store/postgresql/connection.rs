@@ -1,20 +1,18 @@
 //! One connection: a batch to calls of functions, and their replies back.
 
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use postgres_protocol::message::frontend;
 
 use super::errors;
-use super::introduction::{self, Introduction, Life, ServerTime};
+use super::introduction::{self, Introduction, Life};
 use super::login::login;
 use super::request::{self, ANOTHER_LIFE, Answer, Request, Terms};
 use super::settings::Settings;
 use super::wire::{Complaint, Wire, columns, nonsense, unwritable};
-use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
-use crate::store::remote::{self, Address, Patience, Socket};
+use crate::store::remote::{self, Address, Patience, Reading, Socket};
 use crate::store::{Failure, Op, Reply};
 
 /// A call has no more operations than this, and no more bytes of values, about: the server builds
@@ -305,7 +303,7 @@ impl Drop for Connection {
 
 impl remote::Connection for Connection {
     type Life = Life;
-    type Time = ServerTime;
+    type Time = Reading;
 
     fn run(
         &mut self,
@@ -315,16 +313,12 @@ impl remote::Connection for Connection {
         self.run_batch(ops, meanwhile)
     }
 
-    fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
-        self.wire.socket.ends()
+    fn socket(&self) -> &Socket {
+        &self.wire.socket
     }
 
-    fn last_used(&self) -> Moment {
-        self.wire.socket.last_used()
-    }
-
-    fn was_closed(&mut self) -> bool {
-        self.wire.socket.was_closed()
+    fn socket_mut(&mut self) -> &mut Socket {
+        &mut self.wire.socket
     }
 
     fn is_quiet(&self) -> bool {
@@ -335,7 +329,7 @@ impl remote::Connection for Connection {
         self.introduction.life
     }
 
-    fn time(&self) -> ServerTime {
+    fn time(&self) -> Reading {
         self.introduction.time
     }
 }

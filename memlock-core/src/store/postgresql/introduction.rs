@@ -6,10 +6,8 @@ use std::time::Duration;
 use super::errors;
 use super::settings::Settings;
 use super::wire::{Complaint, Rows, Wire, nonsense};
-use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::lease::DRIFT;
-use crate::store::remote;
+use crate::store::remote::Reading;
 use crate::store::{Epoch, Failure};
 
 /// The oldest version that is supported, as `server_version_num`.
@@ -25,27 +23,11 @@ impl Life {
     }
 }
 
-/// One reading of a server's clock.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct ServerTime {
-    /// The time that the clock showed, since 1970.
-    shown: Duration,
-    /// When the request for it was sent, on this host's clock.
-    sent: Moment,
-}
-
-impl remote::ServerTime for ServerTime {
-    fn at(self, now: Moment) -> Duration {
-        let passed = now.since(self.sent);
-        self.shown + passed + passed / DRIFT as u32
-    }
-}
-
 /// The result of the introduction.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Introduction {
     pub(super) life: Life,
-    pub(super) time: ServerTime,
+    pub(super) time: Reading,
     /// Whether all requests of the connection are run by one process of the server: no pooler is in
     /// between that passes them to several.
     pub(super) is_direct: bool,
@@ -145,7 +127,7 @@ pub(super) fn introduce(
     };
     let life = Life(number(0)?);
     let shown = Duration::from_micros(u64::try_from(number(1)?).map_err(|_| nonsense())?);
-    Ok(Introduction { life, time: ServerTime { shown, sent }, is_direct })
+    Ok(Introduction { life, time: Reading { shown, sent }, is_direct })
 }
 
 pub(super) fn about(wire: &mut Wire, settings: &Settings) -> Result<About> {

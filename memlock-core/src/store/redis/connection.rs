@@ -5,20 +5,18 @@
 //! number is greater than those that were drawn while others held the lock.
 
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use redis::{Parser, ServerError, Value};
 
-use super::handshake::{self, Introduction, Life, ServerTime};
+use super::handshake::{self, Introduction, Life};
 use super::settings::Settings;
 use super::{errors, replies, request};
-use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::hash::mix;
 use crate::name::Key;
-use crate::store::remote::{self, Patience, Socket};
+use crate::store::remote::{self, Patience, Reading, Socket};
 use crate::store::{Epoch, Failure, Op, Reply};
 
 /// How often the script is loaded again within one batch.
@@ -268,7 +266,7 @@ fn fill_in(ops: &[Op<'_>], replies: &mut [Option<Reply>], drawn: u64) {
 
 impl remote::Connection for Connection {
     type Life = Life;
-    type Time = ServerTime;
+    type Time = Reading;
 
     fn run(
         &mut self,
@@ -282,27 +280,19 @@ impl remote::Connection for Connection {
         Ok(replies.into_iter().flatten().collect())
     }
 
-    fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
-        self.socket.ends()
+    fn socket(&self) -> &Socket {
+        &self.socket
     }
 
-    fn last_used(&self) -> Moment {
-        self.socket.last_used()
-    }
-
-    fn was_closed(&mut self) -> bool {
-        self.socket.was_closed()
-    }
-
-    fn is_quiet(&self) -> bool {
-        self.socket.unread().is_empty()
+    fn socket_mut(&mut self) -> &mut Socket {
+        &mut self.socket
     }
 
     fn life(&self) -> Life {
         self.introduction.life
     }
 
-    fn time(&self) -> ServerTime {
+    fn time(&self) -> Reading {
         self.introduction.time
     }
 }

@@ -6,13 +6,11 @@ use redis::{Cmd, Parser, Value, cmd};
 
 use super::settings::Settings;
 use super::{errors, replies, request};
-use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::fnv1a;
-use crate::lease::DRIFT;
 use crate::name::Key;
 use crate::store::Epoch;
-use crate::store::remote::{self, Patience, Socket};
+use crate::store::remote::{Patience, Reading, Socket};
 
 /// The oldest version with all that is needed: `PXAT` came with it.
 const OLDEST: (u64, u64) = (6, 2);
@@ -33,27 +31,11 @@ impl Life {
     }
 }
 
-/// One reading of a server's clock.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::store) struct ServerTime {
-    /// The time that the clock showed, since the Unix epoch.
-    shown: Duration,
-    /// When the request for it was sent, on this host's clock.
-    sent: Moment,
-}
-
-impl remote::ServerTime for ServerTime {
-    fn at(self, now: Moment) -> Duration {
-        let passed = now.since(self.sent);
-        self.shown + passed + passed / DRIFT as u32
-    }
-}
-
 /// The result of the handshake.
 #[derive(Clone, Debug)]
 pub(super) struct Introduction {
     pub(super) life: Life,
-    pub(super) time: ServerTime,
+    pub(super) time: Reading,
     /// The name of the script on the server.
     pub(super) script: String,
     /// The counter of fences after it was raised; `None` if the server refused that, as it refuses
@@ -129,7 +111,7 @@ pub(super) fn introduce(
             "The server said more than it was asked: it is not a Redis that memlock can use.",
         ));
     }
-    Ok(Introduction { life, time: ServerTime { shown, sent }, script, floor })
+    Ok(Introduction { life, time: Reading { shown, sent }, script, floor })
 }
 
 /// The replies to the handshake.

@@ -40,7 +40,9 @@ pub(super) use dial::connect;
 #[cfg(fuzzing)]
 pub use dial::fuzzed::dial_these;
 pub(super) use hosts::split;
-pub(super) use protocol::{Connection, Protocol, ServerTime};
+pub(super) use protocol::{Connection, Protocol};
+#[allow(unused_imports, reason = "each store has the kind of clock that it has")]
+pub(super) use protocol::{Reading, ServerTime};
 pub(super) use settings::{Address, Place, Settings};
 #[cfg(feature = "mysql")]
 pub(super) use socket::lost;

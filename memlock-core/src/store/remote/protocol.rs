@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::settings::Address;
+use super::socket::Socket;
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
+use crate::lease::DRIFT;
 use crate::name::Key;
 #[cfg(feature = "admin")]
 use crate::store::admin::Admin;
@@ -65,19 +67,33 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure>;
 
+    /// What it is carried by.
+    fn socket(&self) -> &Socket;
+
+    /// The same, to change it.
+    fn socket_mut(&mut self) -> &mut Socket;
+
     /// The local address, and the server's.
-    fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>);
+    fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
+        self.socket().ends()
+    }
 
     /// When the connection was last taken into use.
-    fn last_used(&self) -> Moment;
+    fn last_used(&self) -> Moment {
+        self.socket().last_used()
+    }
 
     /// Takes the connection into use again. True if the server has closed it meanwhile, or sent
     /// unrequested bytes.
-    fn was_closed(&mut self) -> bool;
+    fn was_closed(&mut self) -> bool {
+        self.socket_mut().was_closed()
+    }
 
     /// Whether nothing is left unread. Otherwise the server sent more than requested, and the
     /// connection cannot be trusted with another request.
-    fn is_quiet(&self) -> bool;
+    fn is_quiet(&self) -> bool {
+        self.socket().unread().is_empty()
+    }
 
     /// The life of the server in which the connection was opened.
     fn life(&self) -> Self::Life;
@@ -90,4 +106,21 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
 pub(in crate::store) trait ServerTime: Copy + fmt::Debug + Send {
     /// The server's time at this moment, rather too late than too early.
     fn at(self, now: Moment) -> Duration;
+}
+
+/// One reading of a clock that is exact.
+#[allow(dead_code, reason = "each store has the kind of clock that it has")]
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct Reading {
+    /// The time that the clock showed, since 1970 by UTC.
+    pub(in crate::store) shown: Duration,
+    /// When the request for it was sent, on this host's clock.
+    pub(in crate::store) sent: Moment,
+}
+
+impl ServerTime for Reading {
+    fn at(self, now: Moment) -> Duration {
+        let passed = now.since(self.sent);
+        self.shown + passed + passed / DRIFT as u32
+    }
 }
