@@ -29,7 +29,8 @@ pub(crate) const IN_MEMORY: Store = Store {
         static SERVER: OnceLock<MariaDb> = OnceLock::new();
         // By default, a table in memory has room for 3,800 rows.
         let start = || in_memory(&["--max-heap-table-size=256M"]);
-        let store_url = SERVER.get_or_init(start).url();
+        // The tests of all suites take turns at the table.
+        let store_url = format!("{}&io_timeout=20s", SERVER.get_or_init(start).url());
         let url = format!("{store_url}&prefix={unique}:");
         Instance { url, ..Instance::shared(store_url, unique) }
     },
