@@ -33,16 +33,16 @@ pub fn url() -> Result<Option<(String, &'static str)>> {
 /// As for [`url`].
 pub fn url_of_file() -> Result<Option<String>> {
     let Some(path) = variable(URL_FILE)? else { return Ok(None) };
-    let unusable = |why: &str| Error::config(format!("The file {path:?} of {URL_FILE} {why}."));
-    let mut text = String::new();
+    let unusable = |why: String| Error::config(format!("The file {path:?} of {URL_FILE} {why}."));
+    let mut bytes = Vec::new();
     std::fs::File::open(&path)
-        .and_then(|file| file.take(LARGEST).read_to_string(&mut text))
-        .map_err(|error| unusable(&format!("cannot be read: {error}")))?;
-    let line = text.lines().next().unwrap_or_default().trim();
-    if line.is_empty() {
-        return Err(unusable("has no URL in its first line"));
+        .and_then(|file| file.take(LARGEST).read_to_end(&mut bytes))
+        .map_err(|error| unusable(format!("cannot be read: {error}")))?;
+    let line = bytes.split(|&byte| byte == b'\n').next().unwrap_or_default().trim_ascii();
+    match String::from_utf8(line.to_vec()) {
+        Ok(url) if !url.is_empty() => Ok(Some(url)),
+        _ => Err(unusable("has no URL in its first line".to_owned())),
     }
-    Ok(Some(line.to_owned()))
 }
 
 fn variable(name: &str) -> Result<Option<String>> {

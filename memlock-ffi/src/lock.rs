@@ -1,6 +1,6 @@
 //! Mutexes by handle.
 
-use std::ffi::{c_char, c_int, c_void};
+use std::ffi::{CString, c_char, c_int, c_void};
 use std::time::Duration;
 
 use memlock_core::{Answer, Report};
@@ -196,9 +196,13 @@ pub unsafe extern "C-unwind" fn memlock_lock_release_sql(
         }
         // SAFETY: as above.
         unsafe { put(sql, 0, "sql") }?;
-        let statement = held.release_sql()?;
-        // SAFETY: `sql` is not NULL and has room for so many bytes.
-        unsafe { put(sql.cast(), fixed::<MEMLOCK_SQL_SIZE>(&statement), "sql") }?;
+        let statement = CString::new(held.release_sql()?).unwrap_or_default();
+        let bytes = statement.as_bytes_with_nul();
+        if bytes.len() > size {
+            return Err(invalid("The statement does not fit into the buffer."));
+        }
+        // SAFETY: `sql` is not NULL, and has room for `size` bytes, of which there are no more.
+        unsafe { sql.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         Ok(Report::from(Answer::Ok))
     })
 }

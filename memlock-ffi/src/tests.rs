@@ -56,6 +56,24 @@ fn a_lock_moves_from_one_client_to_another() {
 }
 
 #[test]
+fn only_a_lock_on_a_database_is_released_in_a_transaction() {
+    let client = open(c"memory://transactions");
+    let (answer, held) = lock(client, 0);
+    assert_eq!(answer, MEMLOCK_OK);
+    let mut sql = [1; MEMLOCK_SQL_SIZE];
+    // SAFETY: open handles, and a buffer of the size that is told, or none.
+    unsafe {
+        assert_eq!(memlock_lock_release_sql(held, sql.as_mut_ptr(), sql.len()), MEMLOCK_CONFIG);
+        assert!(sql[0] == 0 && sentence().contains("after the commit"), "{}", sentence());
+        assert_eq!(memlock_lock_release_sql(held, sql.as_mut_ptr(), 100), MEMLOCK_INVALID);
+        assert_eq!(memlock_lock_release_sql(held, null_mut(), sql.len()), MEMLOCK_INVALID);
+        assert_eq!(memlock_lock_check(held), MEMLOCK_OK, "it is held as before");
+        assert_eq!(memlock_unlock(held), MEMLOCK_OK);
+        memlock_client_close(client);
+    }
+}
+
+#[test]
 fn permits_move_from_one_client_to_another() {
     let (one, two) = (open(c"memory://permits"), open(c"memory://permits"));
     let (mut ours, mut theirs, mut held, mut none) =

@@ -143,6 +143,7 @@ void what_is_not_held_is_told() {
     CHECK(mutex.last_unlock() == errc::not_held);
     THROWS(errc::not_held, mutex.release());
     THROWS(errc::not_held, mutex.extend(30s));
+    THROWS(errc::not_held, mutex.release_sql());
     THROWS(errc::not_held, mutex.fence());
     CHECK(mutex.remaining() == 0ms);
     // Held by another object, it is not held by this one.

@@ -140,6 +140,35 @@ fn a_lock_is_released_with_a_transaction_or_not_at_all() {
     }
 }
 
+/// The same by the functions of the C library.
+#[test]
+fn a_statement_of_the_c_library_releases_a_lock() {
+    use std::ffi::{CStr, CString};
+    use std::ptr::null_mut;
+    let server = Postgresql::start();
+    let url = CString::new(with(&server, "io_timeout=20s&connect_timeout=20s")).unwrap();
+    let other = connect(&server.url());
+    let (mut client, mut lock) = (null_mut(), null_mut());
+    let mut sql = [1; memlock::MEMLOCK_SQL_SIZE];
+    // SAFETY: strings, local variables for what is returned, open handles, and a buffer with its
+    // size. A freed handle is not used again.
+    unsafe {
+        assert_eq!(memlock::memlock_client_open(url.as_ptr(), &raw mut client), 0);
+        let name = c"m".as_ptr();
+        assert_eq!(memlock::memlock_mutex_lock(client, name, 60_000, 0, &raw mut lock), 0);
+        let written = memlock::memlock_lock_release_sql(lock, sql.as_mut_ptr(), sql.len());
+        assert_eq!(written, 0);
+        let statement = CStr::from_ptr(sql.as_ptr()).to_str().unwrap();
+        assert!(!is_free(&other, "m"));
+        server.sql(&format!("BEGIN; {statement}; COMMIT"));
+        assert!(is_free(&other, "m"));
+        let next = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+        assert_eq!(memlock::memlock_unlock(lock), 0, "it was released, and not lost");
+        assert!(next.check().unwrap());
+        memlock::memlock_client_close(client);
+    }
+}
+
 /// Two transactions that create the same thing fail, even with `IF NOT EXISTS`.
 #[test]
 fn the_first_clients_may_all_come_at_once() {
