@@ -31,7 +31,7 @@ const SERVERS: [(&str, &[u8]); 2] = [(
     "postgresql://u:secret@127.0.0.1:1/d?connect_timeout=10ms&sslmode=disable",
     b"R\0\0\0\x08\0\0\0\0K\0\0\0\x0c\0\0\0\x07\0\0\0\x01Z\0\0\0\x05I\
     D\0\0\0=\0\x07\0\0\0\x017\0\0\0\x01f\0\0\0\x06150018\0\0\0\x03off\0\0\0\x0eread committed\0\0\0\x01u\0\0\0\x01tC\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I\
-    C\0\0\0\x0aBEGIN\0D\0\0\03\0\x05\0\0\0\x015\0\0\0\x101795170000000000\0\0\0\x03750\0\0\0\x02rc\0\0\0\x03offC\0\0\0\x0dSELECT 1\0C\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I",
+    C\0\0\0\x0aBEGIN\0D\0\0\x003\0\x05\0\0\0\x015\0\0\0\x101795170000000000\0\0\0\x03750\0\0\0\x02rc\0\0\0\x03offC\0\0\0\x0dSELECT 1\0C\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I",
 )];
 
 const PASSWORD: &[u8] = b"secret";
