@@ -60,7 +60,8 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
         "53100" => Error::protocol("The server's disk is full. Make room on it."),
         "53200" => Error::protocol("The server has no memory left."),
         "55P03" => unreachable(
-            "Another session has kept the lock's row locked for too long. Which one it is is in pg_locks and pg_stat_activity.",
+            "Another session has kept the lock's row locked for too long. Which one it is is in pg_locks and \
+             pg_stat_activity.",
         ),
         "57014" => {
             unreachable("The request was cancelled on the server, by statement_timeout or by hand.")
