@@ -12,6 +12,7 @@ import memlock
 import pytest
 import sqlalchemy
 from databases import MariaDb, Postgres
+from memlock import transactions
 from sqlalchemy.orm import Session
 
 
@@ -120,6 +121,20 @@ def test_the_end_of_the_with_statement_releases_nothing(
     assert other.check()
     other.release()
     assert rows(store, table) == 1
+
+
+def test_a_connection_that_is_used_for_long_keeps_no_releases(
+    store: Store, table: str, name: str
+) -> None:
+    mutex, connection = memlock.connect(store.url).mutex(name), store.connect()
+    for _ in range(3):
+        assert mutex.acquire()
+        work(connection, table)
+        release = mutex.release_in(connection)
+        connection.commit()
+        release.release()
+        assert not transactions._releases[connection]
+    assert rows(store, table) == 3
 
 
 def test_nobody_else_is_granted_it_before_the_end(store: Store, name: str) -> None:

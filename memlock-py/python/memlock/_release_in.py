@@ -37,9 +37,7 @@ def _defer(mutex: Mutex, connection: Any, plain: Any) -> Release:
         from memlock import django  # noqa: PLC0415
 
         return django.defer_to_end(mutex, connection)
-    release = mutex._defer_release()
-    leave_to(plain, release)
-    return release
+    return leave_to(plain, mutex._defer_release())
 
 
 def _plain_connection(connection: Any) -> Any:

@@ -66,11 +66,27 @@ def transaction(lock: _Lock[_Entered_co], connection: Any) -> Iterator[_Entered_
             release.release()
 
 
-def leave_to(connection: Any, release: Release) -> None:
+class _Left:
+    """A release that is left to a connection until it is run."""
+
+    def __init__(self, release: Release, pending: list[Release]) -> None:
+        self._release, self._pending = release, pending
+
+    def release(self) -> None:
+        self._release.release()
+        # Otherwise a connection that is used for long would keep one for each of its transactions.
+        with contextlib.suppress(ValueError):
+            self._pending.remove(self._release)
+
+
+def leave_to(connection: Any, release: Release) -> Release:
     """Run a release when the transaction of this connection has ended, as far as that is seen: by
-    transaction(), by the next release_in() there, or when the connection is deallocated.
+    transaction(), by the next release_in() there, when the connection is deallocated, or by the
+    object that is returned.
     """
-    _releases.setdefault(connection, []).append(release)
+    pending = _releases.setdefault(connection, [])
+    pending.append(release)
+    return _Left(release, pending)
 
 
 def end_of(connection: Any) -> None:

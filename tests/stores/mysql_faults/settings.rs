@@ -14,6 +14,35 @@ use memlock_tests::process::Server;
 
 use crate::{LEASE, PATIENCE, client, try_lock};
 
+/// What is not committed is gone with the connection, and then another client gets the lock.
+#[test]
+fn a_transaction_that_the_server_has_begun_is_ended() {
+    let server = MariaDb::start(&["--init-connect=START TRANSACTION", "--completion-type=RELEASE"]);
+    let (one, two) = (client(&server, ""), client(&server, ""));
+    let mut lock = try_lock(&one, "m").unwrap();
+    assert!(try_lock(&two, "m").is_none());
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    assert!(try_lock(&two, "m").is_some());
+}
+
+/// The server then does not tell the fence, which is read from the row.
+#[test]
+fn a_trigger_of_the_table_hides_no_fence() {
+    let server = MariaDb::start(&[]);
+    let one = client(&server, "");
+    let mut last = try_lock(&one, "m").unwrap().fence();
+    server.sql(
+        "CREATE TRIGGER locks.t BEFORE UPDATE ON locks.memlock_items FOR EACH ROW \
+         SET @seen = LAST_INSERT_ID(7)",
+    );
+    for _ in 0..4 {
+        let mut lock = try_lock(&one, "m").unwrap();
+        assert!(lock.fence() > last, "{} after {last}", lock.fence());
+        last = lock.fence();
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+    }
+}
+
 /// A server whose settings are all different from the defaults.
 #[test]
 fn settings_of_the_server_do_not_matter() {

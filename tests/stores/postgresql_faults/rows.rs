@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::{ErrorKind, Extension, Release};
+use memlock_tests::launch::poll_until;
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 
@@ -86,6 +87,43 @@ fn a_row_that_a_stranger_has_locked_holds_no_call_up() {
     stranger.run("ROLLBACK;");
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert!(is_free(&client, "free"));
+}
+
+fn until(server: &Postgresql, what: &str, count: &str) {
+    let is_so = || (server.sql(&format!("SELECT count(*) {what}")) == count).then_some(());
+    poll_until(PATIENCE, is_so).unwrap();
+}
+
+/// The release of a holder that has waited reads the queue behind it, in one request. The release is
+/// carried out, and then somebody locks the table: the read fails, and the release has succeeded.
+#[test]
+fn a_release_that_was_carried_out_is_not_denied() {
+    let server = Postgresql::start();
+    let (client, other) = (connect(&server.url()), connect(&with(&server, "io_timeout=3s")));
+    let mut first = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    let mut lock = thread::scope(|scope| {
+        let waiter = scope.spawn(|| other.mutex("m", LEASE).unwrap().lock().unwrap());
+        until(&server, "FROM memlock.items WHERE key = 'lock:m%wait' AND value <> ''", "1");
+        assert_eq!(first.unlock().unwrap(), Release::Released);
+        waiter.join().unwrap()
+    });
+    let (mut rows, mut table) = (Stranger::at(&server), Stranger::at(&server));
+    let waiting =
+        |count| until(&server, "FROM pg_stat_activity WHERE wait_event_type = 'Lock'", count);
+    rows.run("BEGIN; SELECT key FROM memlock.items WHERE key = 'lock:m' FOR UPDATE;");
+    let released = thread::scope(|scope| {
+        let release = scope.spawn(|| lock.unlock());
+        waiting("1");
+        let locker = scope.spawn(|| table.run("BEGIN; LOCK TABLE memlock.items;"));
+        waiting("2");
+        rows.run("COMMIT;");
+        locker.join().unwrap();
+        release.join().unwrap()
+    });
+    table.run("COMMIT;");
+    assert!(is_free(&client, "m"));
+    assert_eq!(released.unwrap_err().kind(), ErrorKind::Unknown);
+    assert_eq!(lock.remaining(), Duration::ZERO);
 }
 
 #[test]

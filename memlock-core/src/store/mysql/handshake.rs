@@ -46,6 +46,8 @@ pub(super) fn introduce(
         wire,
         settings,
         &[
+            // `init_connect` may have begun one: what it has not committed, nobody else sees.
+            "ROLLBACK AND NO CHAIN NO RELEASE",
             "SET NAMES binary",
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
             &format!(

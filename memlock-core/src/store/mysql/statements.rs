@@ -222,15 +222,16 @@ pub(super) fn decode(op: &Op<'_>, answer: Answer, epoch: Epoch) -> Result<Reply>
     };
     let is_stored = changed > 0;
     let written = |returns| match returns {
-        Returns::Nothing => Reply::Written,
+        Returns::Nothing => Ok(Reply::Written),
+        Returns::Version | Returns::Fence if id == 0 => Err(hidden()),
         Returns::Version | Returns::Fence => {
-            Reply::Stored(Stored { version: Version::new(epoch, id), fence: id })
+            Ok(Reply::Stored(Stored { version: Version::new(epoch, id), fence: id }))
         }
     };
     Ok(match *op {
-        Op::Add { returns, .. } if is_stored => written(returns),
+        Op::Add { returns, .. } if is_stored => written(returns)?,
         Op::Add { .. } => Reply::Exists,
-        Op::CompareAndSet { returns, .. } if is_stored => written(returns),
+        Op::CompareAndSet { returns, .. } if is_stored => written(returns)?,
         Op::Delete { .. } if is_stored => Reply::Deleted,
         Op::CompareAndSet { .. } | Op::Delete { .. } if id != 0 => Reply::VersionMismatch,
         Op::Append { .. } | Op::Prepend { .. } if is_stored => Reply::Written,
@@ -276,6 +277,14 @@ pub(super) fn parse(field: Option<Vec<u8>>) -> Option<u64> {
 
 fn not_a_number(key: &Key) -> Error {
     Error::protocol(format!("The item {key} is not a number and cannot be counted."))
+}
+
+/// A trigger hides what a statement passes on by `LAST_INSERT_ID(…)`. Whoever needs the number reads the
+/// item then, as after a reply that was lost.
+fn hidden() -> Error {
+    Error::config(format!(
+        "The server does not tell the number that it has stored: drop the triggers of the table {TABLE}."
+    ))
 }
 
 /// Bytes as a literal that means the same in every character set and mode.

@@ -155,7 +155,6 @@ impl Connection {
         requests: &[Request<'_>],
         mut meanwhile: Option<&dyn Fn()>,
     ) -> std::result::Result<Vec<Answer>, Failure> {
-        let is_alone = requests.len() == 1;
         for tries in 1.. {
             let said = match self.exchange(requests, meanwhile.take()) {
                 Ok(answers) => return Ok(answers),
@@ -168,12 +167,19 @@ impl Connection {
             }
             // The transactions of a batch before the one that failed were kept.
             let changes = requests.iter().filter(|request| request.changes()).count();
-            let nothing_kept =
-                is_alone || changes == 0 || (changes == 1 && errors::is_of_a_change(&said.code));
+            let is_last = requests.last().is_some_and(Request::changes);
+            let nothing_kept = changes == usize::from(is_last)
+                || (changes == 1 && errors::is_of_a_change(&said.code));
             if nothing_kept && errors::is_victim(&said.code) && tries < TRIES {
                 continue;
             }
             let error = errors::of(&said, &self.settings.schema, &self.settings.user);
+            let error = match error.kind() {
+                ErrorKind::Unreachable if !nothing_kept => {
+                    Error::new(ErrorKind::Unknown, error.to_string())
+                }
+                _ => error,
+            };
             return Err(Failure { error, sent: !nothing_kept });
         }
         Err(Failure { error: nonsense(), sent: true })

@@ -22,9 +22,10 @@ pub(super) fn is_victim(code: &str) -> bool {
     matches!(code, "40001" | "40P01")
 }
 
-/// Whether only an operation that changes something can fail so.
+/// Whether only an operation that changes something can fail so. One that reads may wait for a lock,
+/// too: that of the table.
 pub(super) fn is_of_a_change(code: &str) -> bool {
-    is_victim(code) || matches!(code, "25006" | "53100" | "55P03")
+    matches!(code, "25006" | "40001" | "53100")
 }
 
 /// Whether a named statement is not this session's: a pooler has passed the requests to several.
@@ -56,24 +57,22 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
         "53300" => unreachable(
             "The server takes no more connections: raise its max_connections, or put PgBouncer in front of it.",
         ),
-        "53100" => {
-            Error::protocol("The server's disk is full: nothing was changed. Make room on it.")
-        }
-        "53200" => Error::protocol("The server has no memory left: nothing was changed."),
+        "53100" => Error::protocol("The server's disk is full. Make room on it."),
+        "53200" => Error::protocol("The server has no memory left."),
         "55P03" => unreachable(
-            "Another session has kept the lock's row locked for too long; nothing was changed. Which one it is \
-             is in pg_locks and pg_stat_activity.",
+            "Another session has kept the lock's row locked for too long. Which one it is is in pg_locks and \
+             pg_stat_activity.",
         ),
-        "57014" => unreachable(
-            "The request was cancelled on the server, by statement_timeout or by hand; nothing was changed.",
-        ),
+        "57014" => {
+            unreachable("The request was cancelled on the server, by statement_timeout or by hand.")
+        }
         "57P01" => unreachable("The server is being shut down, or has ended this session."),
         "57P02" => unreachable("The server is restarting after a crash of one of its processes."),
         "57P03" => unreachable("The server is starting, stopping or recovering: try again."),
         "57P05" => unreachable("The server has ended this session, which was idle for too long."),
-        "40001" | "40P01" => unreachable(
-            "The transaction fell victim to others again and again; nothing was changed. Try again.",
-        ),
+        "40001" | "40P01" => {
+            unreachable("The transaction fell victim to others again and again. Try again.")
+        }
         "42P01" | "42883" | "3F000" => unreachable(&format!(
             "Something is missing in the schema {name:?}: it was dropped meanwhile. The next attempt creates it."
         )),
