@@ -17,7 +17,7 @@ import pymysql
 import pytest
 import sqlalchemy
 from databases import MariaDb, Postgres
-from memlock.fences import _Database
+from memlock.fences import Database
 from sqlalchemy.orm import Session
 from support import eventually
 
@@ -318,7 +318,7 @@ def test_paramstyles(paramstyle: str, tmp_path: Path, resource: str) -> None:
 
             def fetchone(self) -> None: ...
 
-        database = _Database(Cursor(), "sqlite", paramstyle)
+        database = Database(Cursor(), "sqlite", paramstyle)
         assert database.run("{resource} {fence}", "a", 1) == 1
         assert seen == [(":1 :2", ("a", 1))]
         return
