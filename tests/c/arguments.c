@@ -215,7 +215,7 @@ static void a_bad_url_is_told_what_would_be_good(void) {
     } bad[] = {
         {"", "scheme"},
         {"localhost:11211", "scheme"},
-        {"redis://localhost", "memcached://"},
+        {"rebus://localhost", "memcached://"},
         {"memcached://", "host"},
         {"memcached://localhost:0", "port"},
         {"memcached://localhost:70000", "port"},
