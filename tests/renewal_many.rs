@@ -149,10 +149,10 @@ fn check_rounds(rounds: &[usize], lease: Duration, late: f64) {
         rounds.len()
     );
     // A server that takes 50 ms to answer is asked again what it did: that may happen on a busy
-    // machine, and twice among few rounds.
+    // machine.
     assert!(rounds.iter().all(|&packets| packets <= 4), "{rounds:?}");
     let more = rounds.iter().filter(|&&packets| packets > 2).count() as f64;
-    assert!(more <= 2.0 + rounds.len() as f64 * (0.1 + late), "{rounds:?}, late {late}");
+    assert!(more <= 1.0 + rounds.len() as f64 * (0.1 + late), "{rounds:?}, late {late}");
 }
 
 /// Another client finds all locks held, and only the permits that are left.
