@@ -79,7 +79,7 @@ pub(super) fn encode(op: &Op<'_>, version: u64, script: Option<&str>, out: &mut 
         Op::Get { .. } => call(script, &key, "get").write_packed_command(out),
         Op::CompareAndSet { version: old, value, expiry, .. } => {
             let mut set = call(script, &key, "set");
-            set.arg(hex(old.number())).arg(stored(op.key(), version, value));
+            set.arg(&packed::hex(old.number())[..]).arg(stored(op.key(), version, value));
             words_of(&mut set, expiry).write_packed_command(out);
         }
         Op::Delete { version, .. } => {
@@ -92,16 +92,20 @@ pub(super) fn encode(op: &Op<'_>, version: u64, script: Option<&str>, out: &mut 
         }
         Op::Append { value, .. } => {
             let mut append = call(script, &key, "extend");
-            append.arg(hex(version)).arg("").arg(value).write_packed_command(out);
+            append.arg(&packed::hex(version)[..]).arg("").arg(value).write_packed_command(out);
         }
         Op::Prepend { value, .. } => {
             let mut prepend = call(script, &key, "extend");
-            prepend.arg(hex(version)).arg(value).arg("").write_packed_command(out);
+            prepend.arg(&packed::hex(version)[..]).arg(value).arg("").write_packed_command(out);
         }
         Op::Increment { by, initial, .. } => {
             let mut increment = call(script, &key, "increment");
             let is_shared = op.key().is_shared();
-            increment.arg(by).arg(if is_shared { String::new() } else { hex(version) });
+            increment.arg(by).arg(if is_shared {
+                Vec::new()
+            } else {
+                packed::hex(version).to_vec()
+            });
             if let Some((first, expiry)) = initial {
                 words_of(increment.arg(first), expiry);
             }
@@ -210,7 +214,7 @@ fn stored(key: &Key, version: u64, value: &[u8]) -> Vec<u8> {
         return value.to_vec();
     }
     let mut stored = Vec::with_capacity(17 + value.len());
-    stored.extend_from_slice(hex(version).as_bytes());
+    stored.extend_from_slice(&packed::hex(version));
     stored.push(b' ');
     stored.extend_from_slice(value);
     stored
@@ -227,10 +231,6 @@ pub(super) fn value_of(stored: &[u8]) -> &[u8] {
         }
         _ => stored,
     }
-}
-
-fn hex(version: u64) -> String {
-    format!("{version:016x}")
 }
 
 fn version_of(text: &[u8]) -> Option<u64> {
