@@ -279,8 +279,8 @@ fn not_a_number(key: &Key) -> Error {
     Error::protocol(format!("The item {key} is not a number and cannot be counted."))
 }
 
-/// A trigger hides what a statement passes on by `LAST_INSERT_ID(…)`. Whoever needs the number reads the
-/// item then, as after a reply that was lost.
+/// A trigger hides the number that a statement returns by `LAST_INSERT_ID(…)`. The caller then reads
+/// the item, as after a lost reply.
 fn hidden() -> Error {
     Error::config(format!(
         "The server does not tell the number that it has stored: drop the triggers of the table {TABLE}."

@@ -96,7 +96,7 @@ pub(super) fn introduce(
     let shown = unix_time(accepted(next()?)?).ok_or_else(nonsense)?;
     let script = text(accepted(next()?)?).ok_or_else(nonsense)?;
     let floor = match next()? {
-        // What is held can be examined and released all the same.
+        // Locks can be examined and released nevertheless.
         Value::ServerError(error) if errors::is_of_writes(error.code()) => None,
         Value::ServerError(error) if error.code() == "WRONGTYPE" => {
             return Err(not_the_counter(&settings.fence));

@@ -189,11 +189,10 @@ impl<P: Protocol> Server<P> {
     fn note_contact(&self, protocol: &P, before: Option<Life<P>>, now: Life<P>) {
         if before.is_some_and(|before| before != now) {
             let lost = match protocol.guarantees().survives {
-                Survives::Nothing => "what was held there is lost",
+                // What survives a clean restart has another life only after a crash.
+                Survives::Nothing | Survives::CleanRestart => "what was held there is lost",
                 Survives::Persisted => "what it had not saved is lost",
                 Survives::Restart | Survives::Crash => "what was held there is still held",
-                // It has another life only after a crash.
-                Survives::CleanRestart => "what was held there is lost",
             };
             log::warn!("{} was started anew: {lost}.", self.title());
         } else {
