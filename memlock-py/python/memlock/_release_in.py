@@ -6,18 +6,18 @@ from typing import Any
 
 from memlock._deferral import Release
 from memlock._memlock import LockLost, Mutex
-from memlock.fences import database_of
+from memlock.fences import Database, SqlAlchemy, database_of
 from memlock.transactions import end_of, has_transaction, leave_to
 
 
 def release_in(mutex: Mutex, connection: Any) -> Release:
     """See Mutex.release_in()."""
     database = database_of(connection)
-    plain = _plain_connection(connection)
+    plain = database.connection
     if plain is not None and has_transaction(plain) is False:
         end_of(plain)
     statement = mutex._release_sql()
-    release = _defer(mutex, connection, plain)
+    release = _defer(mutex, connection, database)
     if database.run(statement) == 1:
         return release
     raise LockLost(
@@ -26,25 +26,14 @@ def release_in(mutex: Mutex, connection: Any) -> Release:
     )
 
 
-def _defer(mutex: Mutex, connection: Any, plain: Any) -> Release:
+def _defer(mutex: Mutex, connection: Any, database: Database) -> Release:
     """Leave the rest of the release, which wakes the next waiter, to the end of the transaction."""
-    roots = {str(kind.__module__).split(".")[0] for kind in type(connection).__mro__}
-    if "sqlalchemy" in roots:
+    if isinstance(database, SqlAlchemy):
         from memlock import sqlalchemy  # noqa: PLC0415 -- only for those who use it
 
         return sqlalchemy.defer_to_end(mutex, connection)
-    if plain is None:
+    if database.connection is None:
         from memlock import django  # noqa: PLC0415
 
         return django.defer_to_end(mutex, connection)
-    return leave_to(plain, mutex._defer_release())
-
-
-def _plain_connection(connection: Any) -> Any:
-    """The connection of a DB-API module; None if it is one of Django or SQLAlchemy."""
-    roots = {str(kind.__module__).split(".")[0] for kind in type(connection).__mro__}
-    if roots & {"django", "sqlalchemy"}:
-        return None
-    return (
-        getattr(connection, "connection", None) if hasattr(connection, "fetchone") else connection
-    )
+    return leave_to(database.connection, mutex._defer_release())

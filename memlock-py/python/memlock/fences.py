@@ -180,6 +180,8 @@ class Database:
     """Runs statements in the transaction of a connection or cursor of a DB-API module."""
 
     table = TABLE
+    # That of a DB-API module; None for one of Django or SQLAlchemy.
+    connection: Any = None
 
     def __init__(self, handle: Any, dialect: str, paramstyle: str) -> None:
         self.dialect = dialect
@@ -210,7 +212,7 @@ class Database:
                 cursor.close()
 
 
-class _SqlAlchemy(Database):
+class SqlAlchemy(Database):
     """Runs statements in the transaction of a connection of SQLAlchemy."""
 
     def _execute(self, statement: str, values: tuple[Any, ...], result: Any) -> int:
@@ -235,7 +237,7 @@ def database_of(handle: Any, dialect: str | None = None, paramstyle: str | None 
     if "sqlalchemy" in roots and dialect is None:
         # A Session, also a scoped one, has connection().
         connection = handle.connection() if hasattr(handle, "get_bind") else handle
-        return _SqlAlchemy(connection, _known_dialect(connection.dialect.name), "")
+        return SqlAlchemy(connection, _known_dialect(connection.dialect.name), "")
     vendor = getattr(handle, "vendor", None)
     if vendor is not None and hasattr(handle, "in_atomic_block") and dialect is None:
         if not handle.in_atomic_block and handle.get_autocommit():
@@ -258,7 +260,9 @@ def database_of(handle: Any, dialect: str | None = None, paramstyle: str | None 
     is_open = connection is None or has_transaction(connection)
     if is_open is False and is_autocommit(connection):
         raise _without_transaction()
-    return Database(handle, _known_dialect(dialect), paramstyle)
+    database = Database(handle, _known_dialect(dialect), paramstyle)
+    database.connection = connection
+    return database
 
 
 def _without_transaction() -> Invalid:
