@@ -148,8 +148,6 @@ impl MySql {
         pinned: Option<SocketAddr>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Wire> {
-        #[cfg(feature = "tls")]
-        let began = clock.now();
         let socket = Socket::connect(address, MySql::SERVER, pinned, clock)?;
         let transport = match address.place {
             Place::Unix(_) => Transport::Unix,
@@ -157,7 +155,7 @@ impl MySql {
         };
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            let encrypt = |socket: Socket| socket.encrypt(tls, address, began);
+            let encrypt = |socket: Socket| socket.encrypt(tls, address);
             return login::login(Wire::new(socket), &self.settings, transport, Some(&encrypt));
         }
         login::login(

@@ -77,14 +77,12 @@ impl Ssl {
         pinned: Option<SocketAddr>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Socket> {
-        #[cfg(feature = "tls")]
-        let began = clock.now();
         let socket = Socket::connect(address, SERVER, pinned, clock)?;
         #[cfg(feature = "tls")]
         if let (Some(tls), Place::Tcp(..)) = (&self.tls, &address.place) {
             let mut wire = Wire::new(socket);
             return match accepts(&mut wire)? {
-                true => match wire.socket.encrypt(tls, address, began) {
+                true => match wire.socket.encrypt(tls, address) {
                     Err(error) if !self.is_required && error.is_outage() => {
                         log::debug!("Without TLS, after: {error}");
                         Socket::connect(address, SERVER, pinned, clock)

@@ -111,12 +111,10 @@ impl Redis {
         pinned: Option<SocketAddr>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Socket> {
-        #[cfg(feature = "tls")]
-        let began = clock.now();
         let socket = Socket::connect(address, Redis::SERVER, pinned, clock)?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
-            return socket.encrypt(tls, address, began);
+            return socket.encrypt(tls, address);
         }
         Ok(socket)
     }

@@ -75,6 +75,7 @@ impl Socket {
         clock: &Arc<dyn Clock>,
     ) -> Result<Socket> {
         let Settings { connect_timeout, io_timeout, .. } = address.settings;
+        let last_used = clock.now();
         let stream = connect(&address.place, server, pinned, connect_timeout, clock.as_ref())?;
         stream
             .set_timeouts(io_timeout)
@@ -83,25 +84,20 @@ impl Socket {
             stream,
             clock: Arc::clone(clock),
             io_timeout,
-            last_used: clock.now(),
+            last_used,
             output: Vec::new(),
             input: Input::default(),
         })
     }
 
-    /// Encrypts the connection, and authenticates the server. `began`: when connecting began.
+    /// Encrypts the connection that was just opened, and authenticates the server.
     #[cfg(feature = "tls")]
-    pub(in crate::store) fn encrypt(
-        self,
-        tls: &Tls,
-        address: &Address,
-        began: Moment,
-    ) -> Result<Socket> {
+    pub(in crate::store) fn encrypt(self, tls: &Tls, address: &Address) -> Result<Socket> {
         let Settings { connect_timeout, io_timeout, .. } = address.settings;
         let (Stream::Tcp(stream), Place::Tcp(host, _)) = (self.stream, &address.place) else {
             return Err(Error::config("TLS is for servers with a host name and a port."));
         };
-        let deadline = began + connect_timeout;
+        let deadline = self.last_used + connect_timeout;
         let failed = |error: std::io::Error| {
             unreachable(format!(
                 "It accepts no TLS connection that memlock trusts ({error}). Is TLS on there, is {host} a name \
