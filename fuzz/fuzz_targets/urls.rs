@@ -55,12 +55,22 @@ fn as_a_parameter(value: &str) {
     assert!(!accepts("unheard_of"));
 }
 
-/// `250ms`, `1.5s` or seconds without a unit, from 1 ms to 3600 s.
+/// `250ms`, `1.5s` or seconds without a unit, from 1 ms to 3600 s, with at most 9 digits on each side of
+/// the point. What is below a nanosecond does not count.
 fn is_duration(text: &str) -> bool {
-    let number = text.strip_suffix("ms").or(text.strip_suffix('s')).unwrap_or(text);
-    let unit = if text.ends_with("ms") { 0.001 } else { 1.0 };
-    let plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    plain && number.parse::<f64>().is_ok_and(|number| (0.001..=3600.0).contains(&(number * unit)))
+    let (number, nanoseconds) = match text.strip_suffix("ms") {
+        Some(number) => (number, 1_000_000),
+        None => (text.strip_suffix('s').unwrap_or(text), 1_000_000_000),
+    };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = format!("{whole}{fraction:0<9}");
+    let plain =
+        whole.len() <= 9 && fraction.len() <= 9 && !(whole.is_empty() && fraction.is_empty());
+    plain
+        && digits.bytes().all(|byte| byte.is_ascii_digit())
+        && digits.parse::<u128>().is_ok_and(|billionths| {
+            (1_000_000..=3_600_000_000_000).contains(&(billionths * nanoseconds / 1_000_000_000))
+        })
 }
 
 /// A waiter at an address that the setting accepts can be read by the process that is to wake it.
