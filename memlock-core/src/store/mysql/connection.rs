@@ -12,6 +12,7 @@ use super::sweep::{self, Sweeper};
 use super::{errors, statements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
+use crate::name::Key;
 use crate::store::remote::{self, Patience, Reading, Socket};
 use crate::store::{Epoch, Failure, Op, Reply};
 
@@ -98,6 +99,13 @@ impl Connection {
                 has_room = true;
                 continue;
             }
+            if errors::is_row_locked(refusal.code)
+                && let Some(Op::Add { key, .. }) = refused
+                && self.has(key).map_err(|failure| batch.failure(failure.error, false))?
+            {
+                batch.push(Reply::Exists);
+                continue;
+            }
             let now = self.wire.clock().now();
             let deadline = *deadline.get_or_insert(now + self.io_timeout);
             if !errors::is_to_be_repeated(refusal.code) || now >= deadline {
@@ -110,6 +118,14 @@ impl Connection {
             self.pause(tries, deadline.since(now));
         }
         Ok(batch.replies)
+    }
+
+    /// Whether there is such an item, by what was committed last: reading does not wait for a row.
+    fn has(&mut self, key: &Key) -> std::result::Result<bool, Failure> {
+        let read = [Op::Get { key, fence: false }];
+        let mut batch = Batch { ops: &read, replies: Vec::with_capacity(1), has_changed: false };
+        let refusal = self.attempt(&mut batch, &mut None)?;
+        Ok(refusal.is_none() && matches!(batch.replies[..], [Reply::Value(_)]))
     }
 
     /// Sends what is left of the batch, and reads the replies. Returns the refusal of the first

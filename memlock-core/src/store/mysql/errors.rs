@@ -23,6 +23,12 @@ pub(super) fn is_to_be_repeated(code: u16) -> bool {
     matches!(code, DEADLOCK | LOCK_WAIT | CHANGED)
 }
 
+/// Whether the statement was ended because it waited for a row that another transaction has locked; or,
+/// on a slow server, for another reason.
+pub(super) fn is_row_locked(code: u16) -> bool {
+    matches!(code, LOCK_WAIT | TOO_SLOW)
+}
+
 /// Whether the server does not know a prepared statement any more.
 pub(super) fn is_forgotten(code: u16) -> bool {
     matches!(code, 1243 | 1615)
