@@ -315,7 +315,7 @@ impl Mutex {
     /// DB-API module, a Session or Connection of SQLAlchemy, or a connection of Django, on the same
     /// database as the lock (postgresql:// or mysql://), with a transaction open. Call it as the last
     /// statement: from then on no other holder can acquire the lock until the transaction has ended,
-    /// whatever happens to its lease, and clients that try wait for the row.
+    /// whatever happens to its lease, and clients that try are answered that it is held.
     ///
     /// Afterwards `remaining` is 0, the lease is no longer renewed, and neither the end of the `with`
     /// statement nor release() releases anything. When the transaction has ended, the next waiter is
@@ -325,7 +325,8 @@ impl Mutex {
     /// same step releases the lock.
     ///
     /// Raises LockLost if the lock was lost: roll back. Raises NotHeld if nothing is held, ConfigError
-    /// if the lock is not on such a database, and Invalid, a ValueError, without a transaction.
+    /// if the lock is not on such a database or the driver is in a pipeline mode, which does not tell
+    /// the outcome, and Invalid, a ValueError, without a transaction.
     fn release_in<'py>(
         slf: &Bound<'py, Self>,
         connection: &Bound<'py, PyAny>,

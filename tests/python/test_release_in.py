@@ -174,6 +174,16 @@ def test_a_lost_lock_is_no_release(store: Store, table: str, name: str) -> None:
     other.release()
 
 
+def test_a_pipeline_does_not_tell_whether_it_was_released(postgres: Postgres, name: str) -> None:
+    url = f"postgresql://test@127.0.0.1:{postgres.port}/postgres"
+    mutex = memlock.connect(url).mutex(name)
+    with postgres.connect() as connection, mutex:
+        with connection.pipeline(), pytest.raises(memlock.ConfigError, match="pipeline"):
+            mutex.release_in(connection)
+        connection.rollback()
+        assert mutex.locked()
+
+
 @pytest.mark.parametrize("kind", ["session", "connection"])
 def test_sqlalchemy(store: Store, table: str, name: str, kind: str) -> None:
     url = store.url

@@ -107,6 +107,34 @@ def test_a_rollback_releases(using: str, mutex: memlock.Mutex) -> None:
     assert not mutex.locked()
 
 
+@pytest.mark.parametrize("ends", ["commit", "rollback", "rollback of a savepoint"])
+def test_release_in_is_a_part_of_the_transaction(postgres: Postgres, name: str, ends: str) -> None:
+    url = f"postgresql://test@127.0.0.1:{postgres.port}/postgres"
+    mutex, other = memlock.connect(url).mutex(name), memlock.connect(url).mutex(name)
+
+    def work() -> None:
+        with mutex:
+            write("postgres")
+            mutex.release_in(connections["postgres"])
+        assert not other.acquire(blocking=False)
+
+    if ends == "commit":
+        with transaction.atomic("postgres"):
+            work()
+    elif ends == "rollback":
+        with pytest.raises(Unwanted), transaction.atomic("postgres"):
+            work()
+            raise Unwanted
+    else:
+        with transaction.atomic("postgres"):
+            with pytest.raises(Unwanted), transaction.atomic("postgres"):
+                work()
+                raise Unwanted
+            assert not other.acquire(blocking=False)
+    assert other.acquire(blocking=False)
+    other.release()
+
+
 def test_savepoints_release_nothing(using: str, mutex: memlock.Mutex) -> None:
     with transaction.atomic(using):
         with contextlib.suppress(Unwanted), transaction.atomic(using):

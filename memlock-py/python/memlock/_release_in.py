@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlock._deferral import Release
-from memlock._memlock import LockLost, Mutex
+from memlock._memlock import ConfigError, LockLost, Mutex
 from memlock.fences import Database, SqlAlchemy, database_of
 from memlock.transactions import end_of, has_transaction, leave_to
 
@@ -18,11 +18,19 @@ def release_in(mutex: Mutex, connection: Any) -> Release:
         end_of(plain)
     statement = mutex._release_sql()
     release = _defer(mutex, connection, database)
-    if database.run(statement) == 1:
+    removed = database.run(statement)
+    if removed == 1:
         return release
+    if removed < 0:
+        raise ConfigError(
+            f"{mutex!r} cannot be released in the transaction: the driver does not tell whether "
+            "the statement found it (psycopg does not in pipeline mode). Roll back, and call "
+            "release_in() outside of the pipeline."
+        )
     raise LockLost(
         f"{mutex!r} cannot be released in the transaction: it was lost, and another holder may "
-        "have had it meanwhile. Roll back."
+        "have had it meanwhile; or the connection is to another server or database than the "
+        "lock's. Roll back."
     )
 
 

@@ -267,8 +267,8 @@ def database_of(handle: Any, dialect: str | None = None, paramstyle: str | None 
 
 def _without_transaction() -> Invalid:
     return Invalid(
-        "The connection is in autocommit mode, and no transaction is open: the fence must be "
-        "checked in the transaction of the work."
+        "The connection is in autocommit mode, and no transaction is open: begin one, and "
+        "call this in the transaction of the work."
     )
 
 
