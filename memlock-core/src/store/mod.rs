@@ -54,7 +54,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
 
     /// As [`Store::run`], but calls `meanwhile`, at most once, as soon as the request was sent. A
-    /// store that cannot determine that moment calls it before.
+    /// store that cannot determine that moment calls it before. One that carries out the requests of
+    /// several connections side by side does not call it.
     ///
     /// # Errors
     /// As [`Store::run`].

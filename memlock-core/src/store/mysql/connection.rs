@@ -66,18 +66,13 @@ impl Connection {
     }
 
     /// Carries the operations out, in as many requests as it takes: usually one.
-    fn run_batch(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
+    fn run_batch(&mut self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
         let mut batch = Batch { ops, replies: Vec::with_capacity(ops.len()), has_changed: false };
-        let mut meanwhile = Some(meanwhile);
         let engine = self.settings.engine;
         let mut deadline = None;
         let mut tries = 0;
         let (mut is_table_new, mut has_room) = (false, false);
-        while let Some(refusal) = self.attempt(&mut batch, &mut meanwhile)? {
+        while let Some(refusal) = self.attempt(&mut batch)? {
             let refused = batch.next();
             if refusal.code == errors::NO_TABLE && !is_table_new {
                 match refused {
@@ -124,7 +119,7 @@ impl Connection {
     fn has(&mut self, key: &Key) -> std::result::Result<bool, Failure> {
         let read = [Op::Get { key, fence: false }];
         let mut batch = Batch { ops: &read, replies: Vec::with_capacity(1), has_changed: false };
-        let refusal = self.attempt(&mut batch, &mut None)?;
+        let refusal = self.attempt(&mut batch)?;
         Ok(refusal.is_none() && matches!(batch.replies[..], [Reply::Value(_)]))
     }
 
@@ -133,7 +128,6 @@ impl Connection {
     fn attempt(
         &mut self,
         batch: &mut Batch<'_, '_>,
-        meanwhile: &mut Option<&dyn Fn()>,
     ) -> std::result::Result<Option<Refusal>, Failure> {
         let epoch = self.epoch();
         while let Some(op) = batch.next() {
@@ -157,14 +151,6 @@ impl Connection {
                 sent: failure.sent && batch.left().any(Op::changes) || has_changed,
                 ..failure
             })?;
-            if let Some(meanwhile) = meanwhile.take() {
-                let process = fork::generation();
-                meanwhile();
-                // A child that `meanwhile` forked must not read its parent's replies.
-                if fork::generation() != process {
-                    return Err(Failure { error: fork::astray(), sent: false });
-                }
-            }
             let mut patience = Patience::default();
             for left in (0..count).rev() {
                 while let Some(op) = batch.next()
@@ -281,13 +267,9 @@ impl remote::Connection for Connection {
     type Life = Life;
     type Time = Reading;
 
-    fn run(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
+    fn run(&mut self, ops: &[Op<'_>], _: &dyn Fn()) -> std::result::Result<Vec<Reply>, Failure> {
         self.is_idle = false;
-        let ran = self.run_batch(ops, meanwhile);
+        let ran = self.run_batch(ops);
         self.is_idle = ran.is_ok();
         if let Ok(replies) = &ran
             && self.sweeper.note(ops, replies)

@@ -60,7 +60,9 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
     type Time: ServerTime;
 
     /// Runs a batch, and calls `meanwhile` between the request and the replies, or before if that
-    /// moment is unknown. After a failure the connection must be dropped.
+    /// moment is unknown; or not at all, if a later request on another connection may be carried out
+    /// earlier: a waiter that is woken meanwhile would find the lock still held. After a failure the
+    /// connection must be dropped.
     fn run(
         &mut self,
         ops: &[Op<'_>],
