@@ -315,7 +315,8 @@ impl Mutex {
     /// DB-API module, a Session or Connection of SQLAlchemy, or a connection of Django, on the same
     /// database as the lock (postgresql:// or mysql://), with a transaction open. Call it as the last
     /// statement: from then on no other holder can acquire the lock until the transaction has ended,
-    /// whatever happens to its lease, and clients that try are answered that it is held.
+    /// whatever happens to its lease. Clients that try are answered that it is held, and Unreachable
+    /// once its lease has ended.
     ///
     /// Afterwards `remaining` is 0, the lease is no longer renewed, and neither the end of the `with`
     /// statement nor release() releases anything. When the transaction has ended, the next waiter is

@@ -129,6 +129,11 @@ class Postgres(Database):
         return psycopg.connect(self.dsn, **options)
 
     @property
+    def store_url(self) -> str:
+        """For memlock."""
+        return f"postgresql://test@127.0.0.1:{self.port}/postgres"
+
+    @property
     def url(self) -> str:
         """For SQLAlchemy."""
         return f"postgresql+psycopg://test@127.0.0.1:{self.port}/postgres"

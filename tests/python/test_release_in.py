@@ -32,8 +32,7 @@ class Store:
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
     if request.param == "postgresql":
         postgres: Postgres = request.getfixturevalue("postgres")
-        url = f"postgresql://test@127.0.0.1:{postgres.port}/postgres"
-        store = Store(url, postgres.connect, postgres.url)
+        store = Store(postgres.store_url, postgres.connect, postgres.url)
     else:
         mariadb: MariaDb = request.getfixturevalue("mariadb")
         url = f"mysql://root@localhost/work?socket={mariadb.folder / 'socket'}"
@@ -175,8 +174,7 @@ def test_a_lost_lock_is_no_release(store: Store, table: str, name: str) -> None:
 
 
 def test_a_pipeline_does_not_tell_whether_it_was_released(postgres: Postgres, name: str) -> None:
-    url = f"postgresql://test@127.0.0.1:{postgres.port}/postgres"
-    mutex = memlock.connect(url).mutex(name)
+    mutex = memlock.connect(postgres.store_url).mutex(name)
     with postgres.connect() as connection, mutex:
         with connection.pipeline(), pytest.raises(memlock.ConfigError, match="pipeline"):
             mutex.release_in(connection)

@@ -109,8 +109,7 @@ def test_a_rollback_releases(using: str, mutex: memlock.Mutex) -> None:
 
 @pytest.mark.parametrize("ends", ["commit", "rollback", "rollback of a savepoint"])
 def test_release_in_is_a_part_of_the_transaction(postgres: Postgres, name: str, ends: str) -> None:
-    url = f"postgresql://test@127.0.0.1:{postgres.port}/postgres"
-    mutex, other = memlock.connect(url).mutex(name), memlock.connect(url).mutex(name)
+    mutex, other = (memlock.connect(postgres.store_url).mutex(name) for _ in range(2))
 
     def work() -> None:
         with mutex:

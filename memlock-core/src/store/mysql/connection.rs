@@ -96,7 +96,7 @@ impl Connection {
             }
             if errors::is_row_locked(refusal.code)
                 && let Some(Op::Add { key, .. }) = refused
-                && self.has(key).map_err(|failure| batch.failure(failure.error, false))?
+                && self.has(key).map_err(|error| batch.failure(error, false))?
             {
                 batch.push(Reply::Exists);
                 continue;
@@ -116,10 +116,10 @@ impl Connection {
     }
 
     /// Whether there is such an item, by what was committed last: reading does not wait for a row.
-    fn has(&mut self, key: &Key) -> std::result::Result<bool, Failure> {
+    fn has(&mut self, key: &Key) -> Result<bool> {
         let read = [Op::Get { key, fence: false }];
         let mut batch = Batch { ops: &read, replies: Vec::with_capacity(1), has_changed: false };
-        let refusal = self.attempt(&mut batch)?;
+        let refusal = self.attempt(&mut batch).map_err(Failure::of_read)?;
         Ok(refusal.is_none() && matches!(batch.replies[..], [Reply::Value(_)]))
     }
 
