@@ -126,6 +126,38 @@ fn a_release_that_was_carried_out_is_not_denied() {
     assert_eq!(lock.remaining(), Duration::ZERO);
 }
 
+/// A waiter that finds no queue creates it, even if another waiter does so while the server looks
+/// whether the queue was missing or too long.
+#[test]
+fn a_queue_that_is_just_being_created_is_not_too_long() {
+    let server = Postgresql::start();
+    drop(connect(&server.url()).mutex("m", LEASE).unwrap().lock().unwrap());
+    // An update waits for the stranger, whether it has found a row or not.
+    server.sql(
+        "CREATE FUNCTION pause() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_advisory_xact_lock(1); RETURN NULL; END $$;
+        CREATE TRIGGER pause AFTER UPDATE ON memlock.items EXECUTE FUNCTION pause()",
+    );
+    let apply = |op: u32, value: &str| {
+        format!(
+            "SELECT code FROM memlock.apply_1({op}, 'lock:m%wait', '{value}', NULL, '5 minutes', NULL, NULL, NULL, \
+             NULL);"
+        )
+    };
+    let (add, append) = (apply(1, ""), apply(5, "a waiter"));
+    let (mut first, mut second) = (Stranger::at(&server), Stranger::at(&server));
+    first.run("SELECT pg_advisory_lock(1);");
+    let appended = thread::scope(|scope| {
+        let append = scope.spawn(|| second.ask(&append));
+        until(&server, "FROM pg_stat_activity WHERE wait_event = 'advisory'", "1");
+        assert_eq!(first.ask(&add), "1", "stored");
+        first.run("SELECT pg_advisory_unlock(1);");
+        append.join().unwrap()
+    });
+    assert_eq!(appended, "4", "missing");
+    assert_eq!(second.ask(&append), "1", "stored");
+}
+
 #[test]
 fn a_request_that_the_server_cancels_has_changed_nothing() {
     let server = Postgresql::start();

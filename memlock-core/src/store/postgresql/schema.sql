@@ -133,51 +133,36 @@ BEGIN
         ELSE
             code := 3;
         END IF;
-    ELSIF op = 3 THEN
-        UPDATE {schema}.items AS i
-        SET value = content, version = nextval('{schema}.numbers'),
-            expires = coalesce(clock_timestamp() + lease, until, i.expires)
-        WHERE i.key = item AND i.version = known AND i.expires > clock_timestamp()
-        RETURNING i.version INTO number;
-        IF FOUND THEN
+    ELSIF op IN (3, 4) THEN
+        IF op = 3 THEN
+            UPDATE {schema}.items AS i
+            SET value = content, version = nextval('{schema}.numbers'),
+                expires = coalesce(clock_timestamp() + lease, until, i.expires)
+            WHERE i.key = item AND i.version = known AND i.expires > clock_timestamp()
+            RETURNING i.version INTO number;
             code := 1;
         ELSE
-            PERFORM FROM {schema}.items AS i WHERE i.key = item AND i.expires > clock_timestamp();
-            IF FOUND THEN
-                code := 6;
-            ELSE
-                code := 4;
-            END IF;
-        END IF;
-    ELSIF op = 4 THEN
-        UPDATE {schema}.items AS i SET expires = '-infinity'
-        WHERE i.key = item AND i.version = known AND i.expires > clock_timestamp();
-        IF FOUND THEN
+            UPDATE {schema}.items AS i SET expires = '-infinity'
+            WHERE i.key = item AND i.version = known AND i.expires > clock_timestamp();
             code := 7;
-        ELSE
-            PERFORM FROM {schema}.items AS i WHERE i.key = item AND i.expires > clock_timestamp();
-            IF FOUND THEN
-                code := 6;
-            ELSE
-                code := 4;
-            END IF;
         END IF;
-    ELSIF op = 5 OR op = 6 THEN
+        IF NOT FOUND THEN
+            PERFORM FROM {schema}.items AS i WHERE i.key = item AND i.expires > clock_timestamp();
+            code := CASE WHEN FOUND THEN 6 ELSE 4 END;
+        END IF;
+    ELSIF op IN (5, 6) THEN
         UPDATE {schema}.items AS i
         SET value = CASE WHEN op = 5 THEN i.value || content ELSE content || i.value END,
             version = nextval('{schema}.numbers')
         WHERE i.key = item AND i.expires > clock_timestamp()
             AND length(i.value) + length(content) <= largest
         RETURNING i.version INTO number;
-        IF FOUND THEN
-            code := 1;
-        ELSE
-            PERFORM FROM {schema}.items AS i WHERE i.key = item AND i.expires > clock_timestamp();
-            IF FOUND THEN
-                code := 5;
-            ELSE
-                code := 4;
-            END IF;
+        code := 1;
+        IF NOT FOUND THEN
+            -- An item that others have created since was missing.
+            PERFORM FROM {schema}.items AS i WHERE i.key = item AND i.expires > clock_timestamp()
+                AND length(i.value) + length(content) > largest;
+            code := CASE WHEN FOUND THEN 5 ELSE 4 END;
         END IF;
     ELSIF op = 7 THEN
         FOR attempt IN 1..100 LOOP
