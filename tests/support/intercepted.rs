@@ -16,10 +16,21 @@ pub fn intercepted(
     inner: Arc<dyn Store>,
     run: impl Fn(&dyn Store, Route, &[Op<'_>]) -> Replies + Send + Sync + 'static,
 ) -> Arc<dyn Store> {
-    Arc::new(Intercepted { inner, run })
+    let guarantees = inner.guarantees();
+    intercepted_as(guarantees, inner, run)
+}
+
+/// The same, with other promises than those of `inner`.
+pub fn intercepted_as(
+    guarantees: Guarantees,
+    inner: Arc<dyn Store>,
+    run: impl Fn(&dyn Store, Route, &[Op<'_>]) -> Replies + Send + Sync + 'static,
+) -> Arc<dyn Store> {
+    Arc::new(Intercepted { guarantees, inner, run })
 }
 
 struct Intercepted<F> {
+    guarantees: Guarantees,
     inner: Arc<dyn Store>,
     run: F,
 }
@@ -52,7 +63,7 @@ where
     }
 
     fn guarantees(&self) -> Guarantees {
-        self.inner.guarantees()
+        self.guarantees
     }
 
     fn time(&self, route: Route) -> Option<Duration> {

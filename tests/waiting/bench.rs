@@ -10,12 +10,14 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::notify::WakeAddress;
-use memlock_core::store::{self, Expiry, Failure, Op, Reply, Returns, Route, Store};
+use memlock_core::store::{
+    self, Expiry, Failure, Guarantees, Op, Order, Reply, Returns, Route, Store,
+};
 use memlock_core::wait::entries::{self, Request};
 use memlock_core::wait_id::WaitId;
 use memlock_core::{Cancel, Client, Error, ErrorKind, Lock, Release, Wait, Waited};
 use memlock_tests::frozen::Frozen;
-use memlock_tests::intercepted::intercepted;
+use memlock_tests::intercepted::{intercepted, intercepted_as};
 use memlock_tests::server::Memcached;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
@@ -63,11 +65,23 @@ impl Bench {
         clock: Arc<dyn Clock>,
         hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static,
     ) -> Client {
+        self.ordered(Order::Sent, clock, hook)
+    }
+
+    /// The same, with a store that carries out requests in this order.
+    pub(crate) fn ordered(
+        &self,
+        order: Order,
+        clock: Arc<dyn Clock>,
+        hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static,
+    ) -> Client {
         let hook = Mutex::new(hook);
         let lost =
             || Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
         // One by one: the operations of a batch are not atomic together.
-        let store = intercepted(connect(&self.server), move |server, route, ops| {
+        let server = connect(&self.server);
+        let guarantees = Guarantees { order, ..server.guarantees() };
+        let store = intercepted_as(guarantees, server, move |server, route, ops| {
             let one = |op: &Op<'_>| {
                 let fate = (hook.lock().unwrap())(op);
                 if fate == Fate::RequestLost {

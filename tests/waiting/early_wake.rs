@@ -2,11 +2,11 @@
 //! is on its way.
 
 use std::net::UdpSocket;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use memlock_core::Lock;
-use memlock_core::store::Op;
+use memlock_core::store::{Op, Order};
 
 use memlock_tests::frozen::Frozen;
 
@@ -46,11 +46,12 @@ impl FakeListener {
 /// A lock that was acquired by a waiter whose wake-up named `fake`, and was held for a while.
 fn told_of(
     bench: &Bench,
+    order: Order,
     fake: &FakeListener,
     hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static,
 ) -> Lock {
     let (clock, holder) = (Frozen::clock(), lock(&bench.client()));
-    let waiter = waiter(&bench.hooked(Arc::<Frozen>::clone(&clock), hook));
+    let waiter = waiter(&bench.ordered(order, Arc::<Frozen>::clone(&clock), hook));
     bench.until_seen(1);
     fake.stands_in(bench);
     unlock(holder);
@@ -61,14 +62,16 @@ fn told_of(
     lock
 }
 
+fn is_release(op: &Op<'_>) -> bool {
+    matches!(op, Op::Delete { key, .. } if key.as_str() == "lock:m")
+}
+
 #[test]
 fn the_next_one_is_woken_before_the_release_is_answered() {
     let (bench, fake) = (Bench::new(), Arc::new(FakeListener::new(7)));
     let (next, (done, released)) = (Arc::clone(&fake), mpsc::channel());
-    let lock = told_of(&bench, &fake, move |op| {
-        if let Op::Delete { key, .. } = op
-            && key.as_str() == "lock:m"
-        {
+    let lock = told_of(&bench, Order::Sent, &fake, move |op| {
+        if is_release(op) {
             next.is_woken();
             done.send(()).unwrap();
         }
@@ -83,7 +86,7 @@ fn the_next_one_is_woken_before_the_release_is_answered() {
 #[test]
 fn the_waiter_that_is_next_by_now_is_woken_as_well() {
     let (bench, gone, next) = (Bench::new(), FakeListener::new(7), FakeListener::new(8));
-    let lock = told_of(&bench, &gone, |_| Fate::Done);
+    let lock = told_of(&bench, Order::Sent, &gone, |_| Fate::Done);
     bench.delete(&bench.queue);
     next.stands_in(&bench);
     unlock(lock);
@@ -94,14 +97,87 @@ fn the_waiter_that_is_next_by_now_is_woken_as_well() {
 }
 
 #[test]
+fn a_store_that_answers_late_is_waited_for() {
+    let (bench, fake) = (Bench::new(), Arc::new(FakeListener::new(7)));
+    let next = Arc::clone(&fake);
+    let lock = told_of(&bench, Order::Open, &fake, move |op| {
+        if is_release(op) {
+            next.is_silent();
+        }
+        Fate::Done
+    });
+    unlock(lock);
+    fake.socket.set_nonblocking(false).unwrap();
+    fake.is_woken();
+}
+
+/// The attempts of a waiter that is woken ahead of a release, and how often it joins again. The
+/// release is carried out just before the operation of which `is_late` says so, which also receives
+/// the number of attempts.
+fn overtaking(is_late: fn(&Op<'_>, usize) -> bool) -> (usize, usize) {
+    let bench = Bench::new();
+    let (clock, holder) = (Frozen::clock(), lock(&bench.client()));
+    let ((late, waited), (done, released)) = (mpsc::channel(), mpsc::channel());
+    let mut is_sent = false;
+    let first = waiter(&bench.ordered(Order::Close, Arc::<Frozen>::clone(&clock), move |op| {
+        // What follows the release in its batch.
+        if is_sent {
+            let _ = done.send(());
+        }
+        if is_release(op) {
+            waited.recv_timeout(PATIENCE).expect("the other one did not try");
+            is_sent = true;
+        }
+        Fate::Done
+    }));
+    bench.until_seen(1);
+    let counts = Arc::new(Mutex::new((0, 0)));
+    let counted = Arc::clone(&counts);
+    let second = waiter(&bench.ordered(Order::Close, Frozen::clock(), move |op| {
+        let mut counts = counted.lock().unwrap();
+        match op {
+            Op::Add { key, .. } if key.as_str() == "lock:m" => counts.0 += 1,
+            Op::Prepend { .. } => counts.1 += 1,
+            _ => {}
+        }
+        if is_late(op, counts.0) {
+            late.send(()).unwrap();
+            released.recv_timeout(PATIENCE).expect("it was not released");
+        }
+        Fate::Done
+    }));
+    bench.until_waiting(2);
+    unlock(holder);
+    let lock = gets(&first);
+    bench.until_waiting(1);
+    clock.advance(Duration::from_millis(5));
+    *counts.lock().unwrap() = (0, 0);
+    unlock(lock);
+    unlock(gets(&second));
+    assert_eq!(bench.entries(), b"");
+    *counts.lock().unwrap()
+}
+
+#[test]
+fn a_waiter_that_overtakes_the_release_tries_again() {
+    let (attempts, joins) =
+        overtaking(|op, attempts| matches!(op, Op::Add { .. }) && attempts == 4);
+    assert_eq!((attempts, joins), (4, 0));
+}
+
+#[test]
+fn a_waiter_that_overtakes_a_slow_release_joins_again_in_front() {
+    let (attempts, joins) = overtaking(|op, _| matches!(op, Op::Prepend { .. }));
+    assert_eq!((attempts, joins), (8, 1));
+}
+
+#[test]
 fn a_lock_that_was_held_for_a_moment_is_released_before_anybody_is_woken() {
     let (bench, fake) = (Bench::new(), Arc::new(FakeListener::new(7)));
     let next = Arc::clone(&fake);
     let holder = lock(&bench.client());
     let waiter = waiter(&bench.hooked(Frozen::clock(), move |op| {
-        if let Op::Delete { key, .. } = op
-            && key.as_str() == "lock:m"
-        {
+        if is_release(op) {
             next.is_silent();
         }
         Fate::Done

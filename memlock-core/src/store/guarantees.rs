@@ -28,6 +28,8 @@ pub struct Guarantees {
     pub evicts: bool,
     /// Across which events fences rise.
     pub fences_rise: FencesRise,
+    /// Whether requests of several processes are carried out in the order of sending.
+    pub order: Order,
     /// The longest key, in bytes.
     pub longest_key: usize,
     /// The longest value, in bytes.
@@ -78,6 +80,17 @@ pub enum FencesRise {
     WhileClocksDo,
     /// Always.
     Always,
+}
+
+/// The order in which a store carries out requests on different connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// That of sending, as good as always.
+    Sent,
+    /// A request may overtake one that was sent up to a moment before.
+    Close,
+    /// A request may overtake one that was sent long before, and waits for the disk.
+    Open,
 }
 
 impl Guarantees {

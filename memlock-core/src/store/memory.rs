@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::url::Url;
 use super::{
-    ClockOf, Epoch, Expiry, Failure, FencesRise, Guarantees, Item, Node, Op, Reply, Returns, Route,
-    Scope, Store, Stored, Survives, Version,
+    ClockOf, Epoch, Expiry, Failure, FencesRise, Guarantees, Item, Node, Op, Order, Reply, Returns,
+    Route, Scope, Store, Stored, Survives, Version,
 };
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
@@ -28,6 +28,7 @@ const GUARANTEES: Guarantees = Guarantees {
     survives: Survives::Nothing,
     evicts: false,
     fences_rise: FencesRise::WhileClocksDo,
+    order: Order::Sent,
     longest_key: 250,
     longest_value: usize::MAX,
 };

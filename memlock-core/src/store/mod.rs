@@ -38,7 +38,7 @@ mod tls;
 mod url;
 
 pub use admin::Node;
-pub use guarantees::{ClockOf, FencesRise, Guarantees, Scope, Survives};
+pub use guarantees::{ClockOf, FencesRise, Guarantees, Order, Scope, Survives};
 pub use ops::{Epoch, Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
 pub use route::Route;
 pub(crate) use url::Url;
@@ -53,9 +53,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// A [`Failure`] states whether the server may have received the request.
     fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
 
-    /// As [`Store::run`], but calls `meanwhile`, at most once, as soon as the request was sent. A
-    /// store that cannot determine that moment calls it before. One that carries out the requests of
-    /// several connections side by side does not call it.
+    /// As [`Store::run`], but calls `meanwhile` whenever a request was sent. A store that cannot
+    /// determine that moment calls it before.
     ///
     /// # Errors
     /// As [`Store::run`].

@@ -12,12 +12,15 @@ use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::report::ObservedHolder;
-use crate::store::{Op, Reply, Returns, Version};
+use crate::store::{Op, Order, Reply, Returns, Version};
 use crate::target::Target;
 use crate::wait::policy::TargetState;
 use crate::wait::queue::Capacity;
 use crate::wait::{Acquire, QueueReceipt, Reserve};
 use crate::wait_id::WaitId;
+
+/// How often a woken waiter repeats an attempt that may have overtaken the release.
+const REPEATS: usize = 6;
 
 /// One acquisition. All its attempts use the same token.
 pub(super) struct Attempt<'a> {
@@ -150,12 +153,15 @@ impl Acquire for Attempt<'_> {
     type HandoffRequest = HandoffRequest;
     type Guard = Lock;
 
-    fn attempt(&mut self, _called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Lock>> {
+    fn attempt(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Lock>> {
         let Target { context, route, key } = self.target;
         // An orphaned grant of this client may be what blocks the mutex.
         orphan::reap(context, *route);
         let mut error = None;
-        for _ in 0..ATTEMPTS {
+        let may_overtake = called && context.guarantees().order == Order::Close;
+        let (mut left, mut repeats) = (ATTEMPTS, if may_overtake { REPEATS } else { 0 });
+        while left > 0 {
+            left -= 1;
             let sent = context.clock().now();
             // The item has to be read only if it may have this token, or be reserved for this
             // waiter.
@@ -186,6 +192,8 @@ impl Acquire for Attempt<'_> {
                     (Some(Reply::Exists), Some(Reply::Missing)) if in_doubt => {}
                     // The reservation is gone.
                     _ if claim.is_some() => {}
+                    // The release that this waiter was woken for may still be on its way.
+                    _ if repeats > 0 => (left, repeats) = (left + 1, repeats - 1),
                     _ => return Ok(None),
                 },
                 Err(failure) => {

@@ -11,7 +11,7 @@ use crate::guard::lease_guard::{LATEST_ARRIVAL, Outcome};
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
-use crate::store::{Item, Op, Reply, Returns, Stored, Version};
+use crate::store::{Item, Op, Order, Reply, Returns, Stored, Version};
 
 /// How often a step is repeated because the lock's version has changed.
 pub(super) const ROUNDS: usize = 10;
@@ -24,6 +24,7 @@ impl Lock {
         let guarantees = *self.kind.target.context.guarantees();
         let mut error = None;
         let (mut failures, mut unclear) = (0, 0);
+        let wakes_ahead = matches!(step, OwnerStep::Release) && guarantees.order != Order::Open;
         let mut read_first = self.release_in_doubt;
         let mut first_sent = None;
         for _ in 0..ROUNDS {
@@ -62,7 +63,7 @@ impl Lock {
             let ops = &ops[usize::from(!read_first)..2 + usize::from(last.is_some())];
             let woken_ahead = Cell::new(self.kind.woken_ahead);
             let wake_ahead = || {
-                if matches!(step, OwnerStep::Release) && failures == 0 {
+                if wakes_ahead && failures == 0 && woken_ahead.get().is_none() {
                     woken_ahead.set(self.wake_ahead());
                 }
             };

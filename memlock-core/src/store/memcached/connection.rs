@@ -9,7 +9,6 @@ use super::handshake::{Handshake, Introduction, REQUEST, ServerTime};
 use super::life::Life;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
-use crate::fork;
 use crate::name::Key;
 use crate::store::remote::{self, Address, Patience, Socket};
 use crate::store::{Failure, Op, Reply, Stored};
@@ -65,12 +64,7 @@ impl Connection {
         self.write([stamp, None])?;
         if !self.socket.output.is_empty() {
             self.socket.write_out()?;
-            let process = fork::generation();
-            meanwhile();
-            // A child that `meanwhile` forked must not read its parent's replies.
-            if fork::generation() != process {
-                return Err(Failure { error: fork::astray(), sent: false });
-            }
+            remote::aside(meanwhile)?;
         }
         let mut opaque = first_opaque;
         let mut patience = Patience::default();

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::clock::whole_seconds;
 use crate::mutation::{self, Mutation};
-use crate::store::{ClockOf, Expiry, FencesRise, Guarantees, Scope, Survives};
+use crate::store::{ClockOf, Expiry, FencesRise, Guarantees, Order, Scope, Survives};
 
 /// The guarantees of one memcached.
 pub const GUARANTEES: Guarantees = Guarantees {
@@ -25,6 +25,7 @@ pub const GUARANTEES: Guarantees = Guarantees {
     survives: Survives::Nothing,
     evicts: true,
     fences_rise: FencesRise::WhileClocksDo,
+    order: Order::Sent,
     longest_key: 250,
     longest_value: 1024 * 1024,
 };

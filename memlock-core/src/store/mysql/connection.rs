@@ -66,13 +66,17 @@ impl Connection {
     }
 
     /// Carries the operations out, in as many requests as it takes: usually one.
-    fn run_batch(&mut self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+    fn run_batch(
+        &mut self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
         let mut batch = Batch { ops, replies: Vec::with_capacity(ops.len()), has_changed: false };
         let engine = self.settings.engine;
         let mut deadline = None;
         let mut tries = 0;
         let (mut is_table_new, mut has_room) = (false, false);
-        while let Some(refusal) = self.attempt(&mut batch)? {
+        while let Some(refusal) = self.attempt(&mut batch, meanwhile)? {
             let refused = batch.next();
             if refusal.code == errors::NO_TABLE && !is_table_new {
                 match refused {
@@ -119,7 +123,7 @@ impl Connection {
     fn has(&mut self, key: &Key) -> Result<bool> {
         let read = [Op::Get { key, fence: false }];
         let mut batch = Batch { ops: &read, replies: Vec::with_capacity(1), has_changed: false };
-        let refusal = self.attempt(&mut batch).map_err(Failure::of_read)?;
+        let refusal = self.attempt(&mut batch, &|| {}).map_err(Failure::of_read)?;
         Ok(refusal.is_none() && matches!(batch.replies[..], [Reply::Value(_)]))
     }
 
@@ -128,6 +132,7 @@ impl Connection {
     fn attempt(
         &mut self,
         batch: &mut Batch<'_, '_>,
+        meanwhile: &dyn Fn(),
     ) -> std::result::Result<Option<Refusal>, Failure> {
         let epoch = self.epoch();
         while let Some(op) = batch.next() {
@@ -151,6 +156,7 @@ impl Connection {
                 sent: failure.sent && batch.left().any(Op::changes) || has_changed,
                 ..failure
             })?;
+            remote::aside(meanwhile)?;
             let mut patience = Patience::default();
             for left in (0..count).rev() {
                 while let Some(op) = batch.next()
@@ -267,9 +273,13 @@ impl remote::Connection for Connection {
     type Life = Life;
     type Time = Reading;
 
-    fn run(&mut self, ops: &[Op<'_>], _: &dyn Fn()) -> std::result::Result<Vec<Reply>, Failure> {
+    fn run(
+        &mut self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
         self.is_idle = false;
-        let ran = self.run_batch(ops);
+        let ran = self.run_batch(ops, meanwhile);
         self.is_idle = ran.is_ok();
         if let Ok(replies) = &ran
             && self.sweeper.note(ops, replies)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::schema::Engine;
-use crate::store::{ClockOf, FencesRise, Guarantees, Scope, Survives};
+use crate::store::{ClockOf, FencesRise, Guarantees, Order, Scope, Survives};
 
 /// What a table promises. An item expires by the wall clock of the server's host, which is read for
 /// each row while it is locked, in microseconds; the clock error is for rounding.
@@ -22,6 +22,7 @@ pub(super) const fn guarantees(engine: Engine) -> Guarantees {
         },
         evicts: false,
         fences_rise: FencesRise::WhileClocksDo,
+        order: Order::Close,
         longest_key: 250,
         longest_value: engine.longest_value(),
     }

@@ -83,7 +83,11 @@ impl Connection {
         })
     }
 
-    fn run_batch(&mut self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+    fn run_batch(
+        &mut self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
         let epoch = self.introduction.life.epoch();
         let requests: Vec<Request<'_>> =
             ops.iter().filter(|op| op.is_of(epoch)).map(Request::of).collect();
@@ -99,7 +103,7 @@ impl Connection {
             let count = rest.iter().take(MOST_OPS).take_while(fits).count().max(1);
             let (part, behind) = rest.split_at(count);
             let earlier = answers.len();
-            let run = self.call(part).map_err(|failure| Failure {
+            let run = self.call(part, meanwhile).map_err(|failure| Failure {
                 // What earlier parts have changed stays changed.
                 sent: failure.sent || (earlier > 0 && changes > 0),
                 ..failure
@@ -139,15 +143,19 @@ impl Connection {
         let examined = (self.changed * SWEPT_FOR_EACH).max(SWEPT_AT_LEAST);
         (self.changed, self.is_sweep_due) = (0, false);
         let sweep = [Request::sweep(i64::try_from(examined).unwrap_or(i64::MAX))];
-        if let Err(failure) = self.call(&sweep) {
+        if let Err(failure) = self.call(&sweep, &|| {}) {
             log::debug!("Rows that have ended could not be deleted: {}", failure.error);
         }
     }
 
     /// Runs some operations, in one round trip.
-    fn call(&mut self, requests: &[Request<'_>]) -> std::result::Result<Vec<Answer>, Failure> {
+    fn call(
+        &mut self,
+        requests: &[Request<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Answer>, Failure> {
         for tries in 1.. {
-            let said = match self.exchange(requests) {
+            let said = match self.exchange(requests, meanwhile) {
                 Ok(answers) => return Ok(answers),
                 Err(Stop::Failed(failure)) => return Err(failure),
                 Err(Stop::Refused(said)) => said,
@@ -176,11 +184,16 @@ impl Connection {
         Err(Failure { error: nonsense(), sent: true })
     }
 
-    fn exchange(&mut self, requests: &[Request<'_>]) -> std::result::Result<Vec<Answer>, Stop> {
+    fn exchange(
+        &mut self,
+        requests: &[Request<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Answer>, Stop> {
         let is_alone = requests.len() == 1;
         self.write(requests).map_err(|error| Stop::Failed(Failure { error, sent: false }))?;
         self.is_ready = false;
         self.wire.send().map_err(Stop::Failed)?;
+        remote::aside(meanwhile).map_err(Stop::Failed)?;
         let unread = |error| Stop::Failed(Failure { error, sent: true });
         let mut patience = Patience::default();
         let mut answers = None;
@@ -290,8 +303,12 @@ impl remote::Connection for Connection {
     type Life = Life;
     type Time = Reading;
 
-    fn run(&mut self, ops: &[Op<'_>], _: &dyn Fn()) -> std::result::Result<Vec<Reply>, Failure> {
-        self.run_batch(ops)
+    fn run(
+        &mut self,
+        ops: &[Op<'_>],
+        meanwhile: &dyn Fn(),
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.run_batch(ops, meanwhile)
     }
 
     fn socket(&self) -> &Socket {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{ClockOf, FencesRise, Guarantees, Scope, Survives};
+use crate::store::{ClockOf, FencesRise, Guarantees, Order, Scope, Survives};
 
 /// What the servers are.
 pub(super) const SERVER: &str = "PostgreSQL";
@@ -18,13 +18,18 @@ const UNLOGGED: Guarantees = Guarantees {
     survives: Survives::CleanRestart,
     evicts: false,
     fences_rise: FencesRise::WhileClocksDo,
+    order: Order::Close,
     longest_key: 250,
     longest_value: 1024 * 1024,
 };
 
 /// Of logged tables.
-const DURABLE: Guarantees =
-    Guarantees { survives: Survives::Crash, fences_rise: FencesRise::Always, ..UNLOGGED };
+const DURABLE: Guarantees = Guarantees {
+    survives: Survives::Crash,
+    fences_rise: FencesRise::Always,
+    order: Order::Open,
+    ..UNLOGGED
+};
 
 pub(super) fn guarantees(is_durable: bool) -> Guarantees {
     if is_durable { DURABLE } else { UNLOGGED }

@@ -13,7 +13,6 @@ use super::handshake::{self, Introduction, Life};
 use super::settings::Settings;
 use super::{errors, replies, request};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fork;
 use crate::hash::mix;
 use crate::name::Key;
 use crate::store::remote::{self, Patience, Reading, Socket};
@@ -84,12 +83,7 @@ impl Connection {
         self.encode(ops, &versions, script, draws);
         if !self.socket.output.is_empty() {
             self.socket.write_out()?;
-            let process = fork::generation();
-            meanwhile();
-            // A child that `meanwhile` forked must not read its parent's replies.
-            if fork::generation() != process {
-                return Err(Failure { error: fork::astray(), sent: false });
-            }
+            remote::aside(meanwhile)?;
         }
         let mut patience = Patience::default();
         if script == Script::Reloaded {

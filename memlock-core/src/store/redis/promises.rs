@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{ClockOf, FencesRise, Guarantees, Scope, Survives};
+use crate::store::{ClockOf, FencesRise, Guarantees, Order, Scope, Survives};
 
 /// What one Redis server promises. It removes an item in the millisecond in which the item's time is
 /// over, by its host's wall clock; the clock error is for rounding.
@@ -15,6 +15,7 @@ pub(super) const GUARANTEES: Guarantees = Guarantees {
     survives: Survives::Persisted,
     evicts: true,
     fences_rise: FencesRise::WhileClocksDo,
+    order: Order::Sent,
     longest_key: 250,
     longest_value: 1024 * 1024,
 };

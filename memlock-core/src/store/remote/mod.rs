@@ -40,7 +40,7 @@ pub(super) use dial::connect;
 #[cfg(fuzzing)]
 pub use dial::fuzzed::dial_these;
 pub(super) use hosts::split;
-pub(super) use protocol::{Connection, Protocol};
+pub(super) use protocol::{Connection, Protocol, aside};
 #[allow(unused_imports, reason = "each store has the kind of clock that it has")]
 pub(super) use protocol::{Reading, ServerTime};
 pub(super) use settings::{Address, Place, Settings};

@@ -9,6 +9,7 @@ use super::settings::Address;
 use super::socket::Socket;
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
+use crate::fork;
 use crate::lease::DRIFT;
 use crate::name::Key;
 #[cfg(feature = "admin")]
@@ -52,6 +53,19 @@ pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
     fn admin(&self, address: &Address) -> Result<Box<dyn Admin>>;
 }
 
+/// Calls `meanwhile` between a request and its replies.
+///
+/// # Errors
+/// A child that `meanwhile` forked must not read its parent's replies.
+pub(in crate::store) fn aside(meanwhile: &dyn Fn()) -> std::result::Result<(), Failure> {
+    let process = fork::generation();
+    meanwhile();
+    if fork::generation() != process {
+        return Err(Failure { error: fork::astray(), sent: false });
+    }
+    Ok(())
+}
+
 /// A connection that is ready for batches.
 pub(in crate::store) trait Connection: fmt::Debug + Send {
     /// One life of the server.
@@ -59,9 +73,7 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
     /// One reading of the server's clock.
     type Time: ServerTime;
 
-    /// Runs a batch, and calls `meanwhile` between the request and the replies, or before if that
-    /// moment is unknown; or not at all, if a later request on another connection may be carried out
-    /// earlier: a waiter that is woken meanwhile would find the lock still held. After a failure the
+    /// Runs a batch, and calls [`aside`] between each request and its replies. After a failure the
     /// connection must be dropped.
     fn run(
         &mut self,

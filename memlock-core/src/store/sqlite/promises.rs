@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::store::{ClockOf, FencesRise, Guarantees, Scope, Survives};
+use crate::store::{ClockOf, FencesRise, Guarantees, Order, Scope, Survives};
 
 pub(super) const GUARANTEES: Guarantees = Guarantees {
     scope: Scope::Host,
@@ -14,6 +14,7 @@ pub(super) const GUARANTEES: Guarantees = Guarantees {
     survives: Survives::Restart,
     evicts: false,
     fences_rise: FencesRise::Always,
+    order: Order::Sent,
     longest_key: 250,
     longest_value: 512 * 1024 * 1024,
 };
