@@ -65,6 +65,7 @@ fn a_row_that_a_stranger_keeps_locked_holds_no_call_up() {
     let client = client(shared(), "prefix=stuck:&io_timeout=800ms");
     drop(try_lock(&client, "m").unwrap());
     let mut other = try_lock(&client, "other").unwrap();
+    let dropped = try_lock(&client, "dropped").unwrap();
     let stranger = Stranger::locks(shared(), "stuck:lock:m");
     let began = Instant::now();
     let error = refused(&client, "m");
@@ -72,6 +73,9 @@ fn a_row_that_a_stranger_keeps_locked_holds_no_call_up() {
     assert!(taken < Duration::from_secs(5), "{taken:?}");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("kept the row locked"), "{error}");
+    // A server that had not answered would not be asked for it.
+    drop(dropped);
+    assert!(try_lock(&client, "dropped").is_some(), "other rows are free");
     assert_eq!(other.unlock().unwrap(), Release::Released, "other rows are free");
     stranger.ends();
     assert!(try_lock(&client, "m").is_some(), "nothing was left behind");

@@ -35,6 +35,8 @@ pub(in crate::store) struct Connection {
     process: u64,
     /// Whether nothing is left of an earlier request.
     is_idle: bool,
+    /// See [`remote::Connection::was_refused`].
+    was_refused: bool,
     sweeper: Sweeper,
     prepared: Prepared,
 }
@@ -56,6 +58,7 @@ impl Connection {
             io_timeout,
             process,
             is_idle,
+            was_refused: false,
             sweeper,
             prepared: Prepared::default(),
         })
@@ -108,6 +111,7 @@ impl Connection {
             let now = self.wire.clock().now();
             let deadline = *deadline.get_or_insert(now + self.io_timeout);
             if !errors::is_to_be_repeated(refusal.code) || now >= deadline {
+                self.was_refused = errors::is_row_locked(refusal.code);
                 let error = errors::of_refusal(&refusal, engine);
                 let was_sent = refused.is_some_and(|op| op.changes())
                     && !errors::was_not_carried_out(refusal.code);
@@ -278,9 +282,9 @@ impl remote::Connection for Connection {
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
-        self.is_idle = false;
+        (self.is_idle, self.was_refused) = (false, false);
         let ran = self.run_batch(ops, meanwhile);
-        self.is_idle = ran.is_ok();
+        self.is_idle = ran.is_ok() || self.was_refused;
         if let Ok(replies) = &ran
             && self.sweeper.note(ops, replies)
         {
@@ -306,6 +310,10 @@ impl remote::Connection for Connection {
 
     fn is_quiet(&self) -> bool {
         self.is_idle && self.wire.socket.unread().is_empty()
+    }
+
+    fn was_refused(&self) -> bool {
+        self.was_refused
     }
 
     fn life(&self) -> Life {

@@ -49,6 +49,8 @@ pub(in crate::store) struct Connection {
     process: u64,
     /// Whether the server waits for a request.
     is_ready: bool,
+    /// See [`remote::Connection::was_refused`].
+    was_refused: bool,
 }
 
 /// Why a call was not carried out.
@@ -80,6 +82,7 @@ impl Connection {
             is_sweep_due: true,
             process: fork::generation(),
             is_ready: true,
+            was_refused: false,
         })
     }
 
@@ -172,6 +175,7 @@ impl Connection {
             if nothing_kept && errors::is_victim(&said.code) && tries < TRIES {
                 continue;
             }
+            self.was_refused = errors::is_of_the_request(&said.code);
             let error = errors::of(&said, &self.settings.schema, &self.settings.user);
             let error = match error.kind() {
                 ErrorKind::Unreachable if !nothing_kept => {
@@ -308,6 +312,7 @@ impl remote::Connection for Connection {
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.was_refused = false;
         self.run_batch(ops, meanwhile)
     }
 
@@ -321,6 +326,10 @@ impl remote::Connection for Connection {
 
     fn is_quiet(&self) -> bool {
         self.is_ready && self.wire.socket.unread().is_empty()
+    }
+
+    fn was_refused(&self) -> bool {
+        self.was_refused
     }
 
     fn life(&self) -> Life {

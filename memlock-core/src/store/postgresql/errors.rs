@@ -22,6 +22,11 @@ pub(super) fn is_victim(code: &str) -> bool {
     matches!(code, "40001" | "40P01")
 }
 
+/// Whether the complaint is about this request, not about the server or the session.
+pub(super) fn is_of_the_request(code: &str) -> bool {
+    matches!(code, "40001" | "40P01" | "55P03" | "57014")
+}
+
 /// Whether only an operation that changes something can fail so. One that reads may wait for a lock,
 /// too: that of the table.
 pub(super) fn is_of_a_change(code: &str) -> bool {

@@ -109,6 +109,12 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
         self.socket().unread().is_empty()
     }
 
+    /// Whether the server refused the last batch for reasons that concern this batch alone: the
+    /// connection is as good as before.
+    fn was_refused(&self) -> bool {
+        false
+    }
+
     /// The life of the server in which the connection was opened.
     fn life(&self) -> Self::Life;
 

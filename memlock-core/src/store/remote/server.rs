@@ -117,7 +117,8 @@ impl<P: Protocol> Server<P> {
             Ok(replies) => return Ok(replies),
             Err(failure) => failure,
         };
-        if was_pooled && !failure.sent && failure.error.is_outage() && !fork::is_astray() {
+        let is_suspect = was_pooled && self.idle().epoch != epoch;
+        if is_suspect && !failure.sent && failure.error.is_outage() && !fork::is_astray() {
             let epoch = self.idle().epoch;
             return self.attempt(protocol, None, epoch, ops, meanwhile);
         }
@@ -163,6 +164,10 @@ impl<P: Protocol> Server<P> {
             Ok(replies) => {
                 self.give_back(connection, epoch);
                 Ok(replies)
+            }
+            Err(Failure { error, sent }) if connection.was_refused() => {
+                self.give_back(connection, epoch);
+                Err(Failure { error: error.during(format_args!("{}", self.title())), sent })
             }
             Err(failure) => {
                 self.forget_idle();
