@@ -972,8 +972,9 @@ int memlock_lock_drop(struct memlock_lock *lock);
  * From this call on memlock_lock_remaining_ms() is 0, and a lock that is renewed automatically is
  * not renewed any more. Once the transaction has ended, call memlock_unlock(): after a commit it
  * returns MEMLOCK_OK and wakes the next waiter, which otherwise finds the lock free within about a
- * second; after a rollback it releases the lock. To keep the lock after a rollback, call
- * memlock_lock_extend() instead.
+ * second; after a rollback it releases the lock. It returns MEMLOCK_LOST if the lease ended before the
+ * transaction did, also after a commit. To keep the lock after a rollback, call memlock_lock_extend()
+ * instead.
  *
  * Returns MEMLOCK_OK; MEMLOCK_CONFIG when the lock is not on a database; MEMLOCK_INVALID, and an
  * unchanged lock, when `size` is too small (MEMLOCK_SQL_SIZE is always enough), when nothing is held,

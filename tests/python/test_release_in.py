@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -180,6 +181,14 @@ def test_a_pipeline_does_not_tell_whether_it_was_released(postgres: Postgres, na
             mutex.release_in(connection)
         connection.rollback()
         assert mutex.locked()
+
+
+def test_a_connection_of_another_kind_is_refused(store: Store, name: str) -> None:
+    mutex = memlock.connect(store.url).mutex(name)
+    with mutex, contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        with pytest.raises(memlock.Invalid, match=r"sqlite3\.Connection"):
+            mutex.release_in(connection)
+        assert mutex.is_held
 
 
 @pytest.mark.parametrize("kind", ["session", "connection"])

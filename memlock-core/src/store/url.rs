@@ -262,16 +262,34 @@ fn is_scheme(text: &str) -> bool {
         && letters.all(|byte| byte.is_ascii_alphanumeric() || b"+-.".contains(&byte))
 }
 
-/// A URL for humans: with `***` in place of a password. A password is the text from the first ':'
-/// behind the scheme to the last '@' (or `%40`) of the whole text: a password that is not encoded
-/// may contain every other character.
+/// A URL for humans: with `***` in place of a password, and of all that follows a parameter for one.
 pub fn without_password(text: &str) -> String {
+    let mut shown = without_login(text);
+    let query = shown.find('?').map_or(shown.len(), |mark| mark + 1);
+    let mut value = query;
+    for param in shown[query..].split('&') {
+        let name = param.split('=').next().unwrap_or(param);
+        let lower = name.to_ascii_lowercase();
+        if ["pass", "pwd", "secret"].iter().any(|word| lower.contains(word)) {
+            shown.truncate(value + name.len());
+            shown.push_str("=***");
+            return shown;
+        }
+        value += param.len() + 1;
+    }
+    shown
+}
+
+/// With `***` in place of the password in front of the host. It is the text from the first ':' behind
+/// the scheme to the last '@' (or `%40`) of the whole text: a password that is not encoded may contain
+/// every other character. Where no '/' follows a scheme, it may be the user.
+fn without_login(text: &str) -> String {
     // ASCII only, so that the places in both texts are the same.
     let folded = text.to_ascii_lowercase();
     let Some(at) = folded.rfind('@').max(folded.rfind("%40")) else { return text.to_owned() };
     let start = match text.split_once(':') {
         Some((scheme, rest)) if rest.starts_with("//") => scheme.len() + 3,
-        Some((scheme, rest)) if rest.starts_with('/') || is_scheme(scheme) => scheme.len() + 1,
+        Some((scheme, rest)) if rest.starts_with('/') => scheme.len() + 1,
         _ => 0,
     };
     let Some(user) = folded.get(start..at) else { return text.to_owned() };
@@ -348,7 +366,13 @@ mod tests {
             ("redis://u:secret%40h", "redis://u:***%40h"),
             ("redis://u%3Asecret@h", "redis://u%3A***@h"),
             ("redis://u:se/cr?e#t@h", "redis://u:***@h"),
-            ("redis:u:secret@h", "redis:u:***@h"),
+            ("redis:u:secret@h", "redis:***@h"),
+            ("redis:s3cr%40t@h", "redis:***@h"),
+            ("bob:secret@h", "bob:***@h"),
+            ("postgresql:///d?host=/x&password=secret", "postgresql:///d?host=/x&password=***"),
+            ("redis+unix:///s?Pass=se&cret@h", "redis+unix:///s?Pass=***"),
+            ("redis://u:se@h?password=cret&pool=1", "redis://u:***@h?password=***"),
+            ("redis://h?prefix=a&pool=1", "redis://h?prefix=a&pool=1"),
             ("redis:/u:secret@h", "redis:/u:***@h"),
             ("redis:///u:secret@h", "redis:///u:***@h"),
             ("//u:secret@h", "//u:***@h"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from memlock._deferral import Release
-from memlock._memlock import ConfigError, LockLost, Mutex
+from memlock._memlock import ConfigError, Invalid, LockLost, Mutex
 from memlock.fences import Database, SqlAlchemy, database_of
 from memlock.transactions import end_of, has_transaction, leave_to
 
@@ -14,6 +14,11 @@ def release_in(mutex: Mutex, connection: Any) -> Release:
     """See Mutex.release_in()."""
     database = database_of(connection)
     plain = database.connection
+    if plain is not None and not type(plain).__weakrefoffset__:
+        raise Invalid(
+            f"{mutex!r} cannot be released by a {type(plain).__module__}.{type(plain).__name__}: "
+            "pass a connection to the PostgreSQL or MySQL database that the lock is on."
+        )
     if plain is not None and has_transaction(plain) is False:
         end_of(plain)
     statement = mutex._release_sql()

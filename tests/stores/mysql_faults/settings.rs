@@ -50,7 +50,7 @@ fn settings_of_the_server_do_not_matter() {
         "--sql-mode=ANSI_QUOTES,NO_BACKSLASH_ESCAPES,PAD_CHAR_TO_FULL_LENGTH,PIPES_AS_CONCAT,\
          SIMULTANEOUS_ASSIGNMENT,NO_UNSIGNED_SUBTRACTION,IGNORE_SPACE",
         "--default-time-zone=+05:30",
-        "--init-connect=SET time_zone='-11:00', innodb_lock_wait_timeout=50",
+        "--init-connect=SET time_zone='-11:00', innodb_lock_wait_timeout=50, sql_select_limit=0",
         "--transaction-isolation=SERIALIZABLE",
         "--autocommit=0",
         "--character-set-server=utf16",

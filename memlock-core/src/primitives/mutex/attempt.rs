@@ -1,6 +1,7 @@
 //! Acquiring a mutex: one acquisition, from its first attempt to the grant.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use super::lock::{Grant, HandoffRequest, Lock, Tenure};
 use super::reserve::{Reservations, Reserver, remove};
@@ -19,8 +20,9 @@ use crate::wait::queue::Capacity;
 use crate::wait::{Acquire, QueueReceipt, Reserve};
 use crate::wait_id::WaitId;
 
-/// How often a woken waiter repeats an attempt that may have overtaken the release.
+/// How often a woken waiter repeats an attempt that may have overtaken the release, and for how long.
 const REPEATS: usize = 6;
+const OVERTAKING: Duration = Duration::from_millis(10);
 
 /// One acquisition. All its attempts use the same token.
 pub(super) struct Attempt<'a> {
@@ -157,7 +159,7 @@ impl Acquire for Attempt<'_> {
         let Target { context, route, key } = self.target;
         // An orphaned grant of this client may be what blocks the mutex.
         orphan::reap(context, *route);
-        let mut error = None;
+        let (mut error, began) = (None, context.clock().now());
         let may_overtake = called && context.guarantees().order == Order::Close;
         let (mut left, mut repeats) = (ATTEMPTS, if may_overtake { REPEATS } else { 0 });
         while left > 0 {
@@ -193,7 +195,12 @@ impl Acquire for Attempt<'_> {
                     // The reservation is gone.
                     _ if claim.is_some() => {}
                     // The release that this waiter was woken for may still be on its way.
-                    _ if repeats > 0 => (left, repeats) = (left + 1, repeats - 1),
+                    _ if repeats > 0
+                        && context.clock().now().since(began) < OVERTAKING
+                        && !is_over() =>
+                    {
+                        (left, repeats) = (left + 1, repeats - 1);
+                    }
                     _ => return Ok(None),
                 },
                 Err(failure) => {

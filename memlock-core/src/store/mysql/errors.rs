@@ -95,9 +95,9 @@ pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
         FULL | 1021 | 1030 | 1034 | 1037 | 1041 => Error::protocol(format!(
             "The server has no room or cannot write ({text}): look at its disk and its log."
         )),
-        1290 | 1792 | 1836 => unreachable(
-            "The server is read-only: name the primary in the URL, or set read_only to OFF there.",
-        ),
+        1290 | 1792 | 1836 => unreachable(&format!(
+            "The server is read-only ({text}): name the primary in the URL, or set read_only to OFF there."
+        )),
         1040 | 1203 | 1226 => unreachable(&format!(
             "The server takes no more connections ({text}): raise its max_connections, or use fewer."
         )),

@@ -53,6 +53,7 @@ pub(super) fn introduce(
             &format!(
                 "SET SESSION autocommit=1, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
                  time_zone='+00:00', sql_safe_updates=0, sql_auto_is_null=0, \
+                 sql_select_limit=18446744073709551615, \
                  innodb_lock_wait_timeout={seconds}, lock_wait_timeout={seconds}\
                  /*M!100100 , max_statement_time={limit:.6} */"
             ),
