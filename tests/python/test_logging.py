@@ -141,7 +141,7 @@ def test_a_server_that_comes_back_and_has_lost_everything_is_told(
     assert anew == (
         "memlock.store",
         logging.WARNING,
-        f"{where} was started anew: what was held there is lost.",
+        f"{where} was started anew: all its locks are lost.",
     )
     assert again[2] == f"{where} answers again."
 

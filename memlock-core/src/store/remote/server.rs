@@ -195,9 +195,9 @@ impl<P: Protocol> Server<P> {
         if before.is_some_and(|before| before != now) {
             let lost = match protocol.guarantees().survives {
                 // What survives a clean restart has another life only after a crash.
-                Survives::Nothing | Survives::CleanRestart => "what was held there is lost",
-                Survives::Persisted => "what it had not saved is lost",
-                Survives::Restart | Survives::Crash => "what was held there is still held",
+                Survives::Nothing | Survives::CleanRestart => "all its locks are lost",
+                Survives::Persisted => "locks that it had not saved are lost",
+                Survives::Restart | Survives::Crash => "its locks are still held",
             };
             log::warn!("{} was started anew: {lost}.", self.title());
         } else {
