@@ -191,6 +191,18 @@ def test_a_connection_of_another_kind_is_refused(store: Store, name: str) -> Non
         assert mutex.is_held
 
 
+def test_sqlalchemy_in_autocommit_mode_is_refused(store: Store, name: str) -> None:
+    engine = sqlalchemy.create_engine(store.engine_url, isolation_level="AUTOCOMMIT")
+    mutex = memlock.connect(store.url).mutex(name)
+    with mutex, Session(engine) as session, session.begin():
+        with pytest.raises(memlock.Invalid, match="transaction"):
+            mutex.release_in(session)
+        assert mutex.is_held
+        with pytest.raises(memlock.Invalid, match="transaction"):
+            memlock.check_fence(session, name, mutex.fence)
+    engine.dispose()
+
+
 @pytest.mark.parametrize("kind", ["session", "connection"])
 def test_sqlalchemy(store: Store, table: str, name: str, kind: str) -> None:
     url = store.url

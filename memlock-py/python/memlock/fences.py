@@ -237,6 +237,10 @@ def database_of(handle: Any, dialect: str | None = None, paramstyle: str | None 
     if "sqlalchemy" in roots and dialect is None:
         # A Session, also a scoped one, has connection().
         connection = handle.connection() if hasattr(handle, "get_bind") else handle
+        # The isolation level AUTOCOMMIT, unless BEGIN was executed.
+        plain = connection.connection.dbapi_connection
+        if is_autocommit(plain) and not has_transaction(plain):
+            raise _without_transaction()
         return SqlAlchemy(connection, _known_dialect(connection.dialect.name), "")
     vendor = getattr(handle, "vendor", None)
     if vendor is not None and hasattr(handle, "in_atomic_block") and dialect is None:
