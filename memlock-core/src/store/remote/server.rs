@@ -43,6 +43,9 @@ struct Idle<C: Connection> {
     life: Option<C::Life>,
     /// Whether the server was unreachable in the last batch.
     is_down: bool,
+    /// Whether the last batch was refused, for reasons of its own. If the next one is, too, those may be
+    /// reasons of all: a locked table.
+    was_refused: bool,
     /// Set if the last batch timed out: the server counts as silent until then.
     silent_until: Option<Moment>,
     connections: Vec<Box<C>>,
@@ -57,6 +60,7 @@ impl<C: Connection> Default for Idle<C> {
             time: None,
             life: None,
             is_down: false,
+            was_refused: false,
             silent_until: None,
             connections: Vec::new(),
         }
@@ -166,8 +170,14 @@ impl<P: Protocol> Server<P> {
                 Ok(replies)
             }
             Err(Failure { error, sent }) if connection.was_refused() => {
-                self.give_back(connection, epoch);
-                Err(Failure { error: error.during(format_args!("{}", self.title())), sent })
+                self.keep(connection, epoch);
+                let failure =
+                    Failure { error: error.during(format_args!("{}", self.title())), sent };
+                let is_again = std::mem::replace(&mut self.idle().was_refused, true);
+                if is_again && failure.error.is_outage() {
+                    self.note_outage(&failure.error, began);
+                }
+                Err(failure)
             }
             Err(failure) => {
                 self.forget_idle();
@@ -242,7 +252,8 @@ impl<P: Protocol> Server<P> {
         }
     }
 
-    fn give_back(&self, connection: Box<P::Connection>, epoch: u64) {
+    /// Keeps the connection for another batch.
+    fn keep(&self, connection: Box<P::Connection>, epoch: u64) {
         let mut idle = self.idle();
         if connection.is_quiet()
             && idle.epoch == epoch
@@ -250,8 +261,13 @@ impl<P: Protocol> Server<P> {
         {
             idle.connections.push(connection);
         }
+    }
+
+    fn give_back(&self, connection: Box<P::Connection>, epoch: u64) {
+        self.keep(connection, epoch);
+        let mut idle = self.idle();
         let was_down = std::mem::take(&mut idle.is_down);
-        idle.silent_until = None;
+        (idle.silent_until, idle.was_refused) = (None, false);
         drop(idle);
         if was_down {
             log::info!("{} answers again.", self.title());
