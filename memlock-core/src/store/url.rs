@@ -265,17 +265,19 @@ fn is_scheme(text: &str) -> bool {
 /// A URL for humans: with `***` in place of a password, and of all that follows a parameter for one.
 pub fn without_password(text: &str) -> String {
     let mut shown = without_login(text);
-    let query = shown.find('?').map_or(shown.len(), |mark| mark + 1);
-    let mut value = query;
-    for param in shown[query..].split('&') {
+    let mut place = shown.find('?').map_or(shown.len(), |mark| mark + 1);
+    for param in shown[place..].split('&') {
         let name = param.split('=').next().unwrap_or(param);
-        let lower = name.to_ascii_lowercase();
-        if ["pass", "pwd", "secret"].iter().any(|word| lower.contains(word)) {
-            shown.truncate(value + name.len());
+        let has = |word: &str| {
+            let mut parts = name.as_bytes().windows(word.len());
+            parts.any(|part| part.eq_ignore_ascii_case(word.as_bytes()))
+        };
+        if ["pass", "pwd", "secret"].into_iter().any(has) {
+            shown.truncate(place + name.len());
             shown.push_str("=***");
             return shown;
         }
-        value += param.len() + 1;
+        place += param.len() + 1;
     }
     shown
 }
