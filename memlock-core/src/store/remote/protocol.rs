@@ -74,7 +74,7 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
     type Time: ServerTime;
 
     /// Runs a batch, and calls [`aside`] between each request and its replies. After a failure the
-    /// connection must be dropped.
+    /// connection must be dropped, unless it [`was_refused`](Connection::was_refused).
     fn run(
         &mut self,
         ops: &[Op<'_>],
