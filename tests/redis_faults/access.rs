@@ -56,19 +56,6 @@ fn login(server: &Redis, login: &str) -> String {
     format!("redis://{login}@{}", server.process().address())
 }
 
-/// The variable is set for this process, so for one test alone.
-fn with_variable<T>(value: &str, then: impl FnOnce() -> T) -> T {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock();
-    // SAFETY: other threads of this test read the environment only by functions of the standard
-    // library, which lock it.
-    unsafe { std::env::set_var("REDISCLI_AUTH", value) };
-    let result = then();
-    // SAFETY: as above.
-    unsafe { std::env::remove_var("REDISCLI_AUTH") };
-    result
-}
-
 #[test]
 fn passwords_with_any_character_are_accepted_and_never_shown() {
     listen();
@@ -104,29 +91,46 @@ fn passwords_with_any_character_are_accepted_and_never_shown() {
     is_quiet_about_it();
 }
 
+const CLOSED: &str = "MEMLOCK_TEST_REDIS_CLOSED";
+const OPEN: &str = "MEMLOCK_TEST_REDIS_OPEN";
+
+/// Not a test of its own: what a process finds that has the variable of redis-cli.
+#[test]
+fn of_the_variable() {
+    let (Ok(closed), Ok(open)) = (std::env::var(CLOSED), std::env::var(OPEN)) else { return };
+    listen();
+    let of = |login: &str| format!("redis://{login}@{closed}");
+    let open = format!("redis://{open}");
+    // As for redis-cli, an empty one is none.
+    if std::env::var("REDISCLI_AUTH").unwrap().is_empty() {
+        refused(&of("default"), ErrorKind::Config, "REDISCLI_AUTH");
+        works(&Client::connect(&open).unwrap(), "m");
+    } else {
+        refused(&of(&format!(":{SECRET}")), ErrorKind::Config, "does not accept");
+        refused(&open, ErrorKind::Config, "REDISCLI_AUTH");
+        works(&Client::connect(&format!("redis://{closed}")).unwrap(), "m");
+        works(&Client::connect(&of("default")).unwrap(), "m");
+    }
+    works(&Client::connect(&of(&format!("default:{}", encoded(PASSWORD)))).unwrap(), "n");
+    is_quiet_about_it();
+}
+
 #[test]
 fn the_password_of_redis_cli_is_used_unless_the_url_has_one() {
-    listen();
-    let server = Redis::start(&[]);
+    let closed = Redis::start(&[]);
     let open = Redis::start(&[]);
-    let () = server.reply(&["CONFIG", "SET", "requirepass", PASSWORD]);
-    let clients = with_variable(PASSWORD, || {
-        refused(&login(&server, &format!(":{SECRET}")), ErrorKind::Config, "does not accept");
-        refused(&open.url(), ErrorKind::Config, "REDISCLI_AUTH");
-        [server.url(), login(&server, "default")].map(|url| Client::connect(&url).unwrap())
-    });
-    for client in &clients {
-        works(client, "m");
+    let () = closed.reply(&["CONFIG", "SET", "requirepass", PASSWORD]);
+    for password in [PASSWORD, ""] {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["access::of_the_variable", "--exact"])
+            .env("REDISCLI_AUTH", password)
+            .env(CLOSED, closed.process().address())
+            .env(OPEN, open.process().address())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
     }
-    // As for redis-cli, an empty one is none.
-    let client = with_variable("", || Client::connect(&open.url()).unwrap());
-    works(&client, "m");
-    drop(client);
-    works(
-        &Client::connect(&login(&server, &format!("default:{}", encoded(PASSWORD)))).unwrap(),
-        "n",
-    );
-    is_quiet_about_it();
 }
 
 /// The rights that the message recommends.
