@@ -63,6 +63,15 @@ fn a_server_without_a_free_connection_is_named() {
     works(&client(&server), "m");
 }
 
+/// Ends what another connection runs, also when a test fails: its thread waits for that.
+struct Script(redis::Connection);
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let () = reply(&mut self.0, &["SCRIPT", "KILL"]);
+    }
+}
+
 /// Loading takes this long, and a script of another client keeps the server busy.
 #[test]
 fn a_server_that_is_loading_or_busy_is_unreachable_until_it_is_not() {
@@ -88,6 +97,7 @@ fn a_server_that_is_loading_or_busy_is_unreachable_until_it_is_not() {
     assert!(lock.check().unwrap());
     let () = reply(&mut admin, &["CONFIG", "SET", "busy-reply-threshold", "50"]);
     thread::scope(|scope| {
+        let script = Script(server.connection());
         scope.spawn(|| {
             let mut busy = server.connection();
             let _: redis::RedisResult<()> =
@@ -100,7 +110,7 @@ fn a_server_that_is_loading_or_busy_is_unreachable_until_it_is_not() {
         assert!(error.to_string().contains("busy"), "{error}");
         let error = lock.unlock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-        let () = reply(&mut server.connection(), &["SCRIPT", "KILL"]);
+        drop(script);
     });
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     works(&client, "m");
