@@ -22,6 +22,9 @@
 //! | saw the target reserved for another waiter | 300 ms: that waiter is then presumed dead |
 //! | waits for a holder that sends no wake-ups, or is not in the queue | as an untested waiter that is the first |
 //!
+//! A waiter behind others inspects the queue; if the target is a mutex, also the mutex, in the same
+//! request. It takes a free mutex only if the queue has not moved since it first saw it free.
+//!
 //! The waiters of a healthy queue therefore send almost nothing to the server, however many they
 //! are. An unreachable waiter does not depend on wake-ups: a mutex is reserved for it (see
 //! `mutex/reserve.rs`), and the waiter inspects the mutex before a reservation can expire.
@@ -347,6 +350,7 @@ impl Policy {
             }
             Some(QueueView::Behind(before)) => {
                 let unseen = now.since(self.position.inspected) >= HEAD;
+                self.position.was_free &= self.position.shared || before == self.position.before;
                 slow = self.position.is_behind(before, now) > SLOW && unseen;
             }
             Some(QueueView::Lost) | None => {}
@@ -420,21 +424,19 @@ impl Policy {
         if position.queued == Queued::No {
             return Step::Try;
         }
+        let is_behind = position.before > 0;
+        let expects = self.is_notified() && !position.was_free;
         // Only the queue shows a waiter that its wake-up was lost. An unreachable waiter finds a
-        // reservation.
-        let notified = self.is_notified() && self.reach != Reach::Unreachable && !position.was_free;
-        let queue = notified || now.since(position.seen) >= QUEUE_CHECK;
-        if self.out_since.is_some() {
-            Step::Inspect { target: true, queue: true }
-        } else if self.is_notified()
-            && position.before > 0
-            && !position.was_free
-            && !position.was_reserved
-        {
-            Step::Inspect { target: false, queue: true }
-        } else {
-            Step::Inspect { target: true, queue }
-        }
+        // reservation. If the queue has moved on since the lock was seen free, the waiters before
+        // this one live.
+        let queue = self.out_since.is_some()
+            || expects && (is_behind || self.reach != Reach::Unreachable)
+            || position.was_free && is_behind && !position.shared
+            || now.since(position.seen) >= QUEUE_CHECK;
+        // A queue may move on although nobody takes the lock, because the entries of dead waiters
+        // are removed. Permits are often available, to others.
+        let target = !(position.shared && expects && is_behind) || self.out_since.is_some();
+        Step::Inspect { target, queue }
     }
 
     /// Whether holders notify this waiter when its turn comes, by a wake-up or a reservation.
