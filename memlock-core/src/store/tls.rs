@@ -24,17 +24,47 @@ use crate::error::{Error, Result};
 pub(in crate::store) struct Tls(Arc<ClientConfig>);
 
 /// Which servers are trusted.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Trust {
-    /// Those with a certificate of an authority, for the name that they are dialled by. The file of
-    /// the authority; without one, the host's authorities.
-    Name(Option<String>),
+    /// Those with a certificate of an authority, for the name that they are dialled by.
+    Name,
     /// Those with a certificate of an authority, for any name.
     #[allow(dead_code, reason = "not every store has it")]
-    Authority(Option<String>),
+    Authority,
     /// All of them: the connection is encrypted, and whoever is in between can read it.
     #[allow(dead_code, reason = "not every store has it")]
     Anybody,
+}
+
+/// The URL's parameters for the files of the authorities, of the client's certificate and of its
+/// key.
+pub(in crate::store) type Parameters = [&'static str; 3];
+
+/// The files that the URL names.
+pub(in crate::store) struct Files {
+    parameters: Parameters,
+    /// The authorities. Without it, the host's are trusted.
+    pub(in crate::store) ca: Option<String>,
+    /// The client's certificate and key.
+    own: Option<(String, String)>,
+}
+
+impl Files {
+    pub(in crate::store) fn take(url: &mut Url, parameters: Parameters) -> Result<Files> {
+        let [ca, certificate, key] = parameters;
+        let ca = url.take(ca);
+        let own = match (url.take(certificate), url.take(key)) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            _ => {
+                return Err(Error::config(format!(
+                    "The URL has only one of {certificate} and {key}: a client's certificate needs \
+                     both."
+                )));
+            }
+        };
+        Ok(Files { parameters, ca, own })
+    }
 }
 
 /// Without the client's key.
@@ -46,43 +76,38 @@ impl fmt::Debug for Tls {
 
 impl Tls {
     /// Takes the parameters `tls_ca`, `tls_cert` and `tls_key` from the URL, and reads the files.
-    /// Without `tls_ca` the host's certificate authorities are trusted.
     pub(in crate::store) fn take(url: &mut Url) -> Result<Tls> {
-        let ca = url.take("tls_ca");
-        let own = match (url.take("tls_cert"), url.take("tls_key")) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (None, None) => None,
-            _ => {
-                return Err(Error::config(
-                    "The URL has only one of tls_cert and tls_key: a client's certificate needs both.",
-                ));
-            }
-        };
-        Tls::new(&Trust::Name(ca), own)
+        Tls::new(Trust::Name, &Files::take(url, ["tls_ca", "tls_cert", "tls_key"])?)
     }
 
-    /// Reads the files. `own`: the client's certificate and key.
-    pub(in crate::store) fn new(trust: &Trust, own: Option<(String, String)>) -> Result<Tls> {
+    /// Reads the files.
+    pub(in crate::store) fn new(trust: Trust, files: &Files) -> Result<Tls> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_safe_default_protocol_versions()
             .map_err(|error| Error::config(format!("TLS cannot be set up: {error}.")))?;
         let builder = match trust {
-            Trust::Name(ca) => builder.with_root_certificates(roots(ca.as_deref())?),
-            lax => {
-                let verifier = Lax::new(lax, &provider)?;
+            Trust::Name => builder.with_root_certificates(roots(files)?),
+            Trust::Authority | Trust::Anybody => {
+                let authority = match trust {
+                    Trust::Anybody => None,
+                    _ => Some(authority(files, &provider)?),
+                };
+                let verifier = Lax { authority, provider };
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
             }
         };
-        let config = match own {
+        let [_, named_certificate, named_key] = files.parameters;
+        let config = match &files.own {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let certificates = certificates("tls_cert", &certificate)?;
-                let key = PrivateKeyDer::from_pem_file(&key)
-                    .map_err(|error| unusable("tls_key", &key, &error))?;
+                let certificates = certificates(named_certificate, certificate)?;
+                let key = PrivateKeyDer::from_pem_file(key)
+                    .map_err(|error| unusable(named_key, key, &error))?;
                 builder.with_client_auth_cert(certificates, key).map_err(|error| {
                     Error::config(format!(
-                        "tls_cert and tls_key of the URL do not belong together: {error}."
+                        "{named_certificate} and {named_key} of the URL do not belong together: \
+                         {error}."
                     ))
                 })?
             }
@@ -136,6 +161,7 @@ impl Tls {
 fn unless_interrupted(moved: std::io::Result<usize>) -> std::io::Result<Option<usize>> {
     match moved {
         Err(error) if error.kind() == IoKind::Interrupted => Ok(None),
+        Err(error) if error.kind() == IoKind::WouldBlock => Err(IoKind::TimedOut.into()),
         moved => moved.map(Some),
     }
 }
@@ -146,19 +172,6 @@ struct Lax {
     /// `None`: nothing is verified.
     authority: Option<Arc<WebPkiServerVerifier>>,
     provider: Arc<CryptoProvider>,
-}
-
-impl Lax {
-    fn new(trust: &Trust, provider: &Arc<CryptoProvider>) -> Result<Lax> {
-        let provider = Arc::clone(provider);
-        let Trust::Authority(ca) = trust else { return Ok(Lax { authority: None, provider }) };
-        let roots = Arc::new(roots(ca.as_deref())?);
-        let built =
-            WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(&provider)).build();
-        let authority =
-            built.map_err(|error| Error::config(format!("TLS cannot be set up: {error}.")))?;
-        Ok(Lax { authority: Some(authority), provider })
-    }
 }
 
 impl ServerCertVerifier for Lax {
@@ -211,18 +224,26 @@ impl ServerCertVerifier for Lax {
     }
 }
 
-fn roots(ca: Option<&str>) -> Result<RootCertStore> {
+fn authority(files: &Files, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>> {
+    let roots = Arc::new(roots(files)?);
+    WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider))
+        .build()
+        .map_err(|error| Error::config(format!("TLS cannot be set up: {error}.")))
+}
+
+fn roots(files: &Files) -> Result<RootCertStore> {
+    let parameter = files.parameters[0];
     let mut roots = RootCertStore::empty();
-    let certificates = match ca {
-        Some(path) => certificates("tls_ca", path)?,
+    let certificates = match &files.ca {
+        Some(path) => certificates(parameter, path)?,
         None => rustls_native_certs::load_native_certs().certs,
     };
     roots.add_parsable_certificates(certificates);
     if roots.is_empty() {
-        return Err(Error::config(
-            "No certificate authority is known by which the server could be verified: name a file with the \
-             parameter tls_ca, or install ca-certificates.",
-        ));
+        return Err(Error::config(format!(
+            "No certificate authority is known by which the server could be verified: name a file \
+             with the parameter {parameter}, or install ca-certificates."
+        )));
     }
     Ok(roots)
 }

@@ -17,7 +17,7 @@ use crate::store::remote::{Address, Socket};
 #[cfg(feature = "tls")]
 use crate::store::remote::{Patience, Place};
 #[cfg(feature = "tls")]
-use crate::store::tls::{Tls, Trust};
+use crate::store::tls::{Files, Tls, Trust};
 use crate::store::url::Url;
 
 /// Whether and how connections are encrypted.
@@ -37,28 +37,20 @@ impl Ssl {
     #[cfg(feature = "tls")]
     pub(super) fn take(url: &mut Url) -> Result<Ssl> {
         let mode = url.take("sslmode");
-        let ca = url.take("sslrootcert");
-        let has_ca = ca.is_some();
-        let ca = ca.filter(|path| path != "system");
-        let own = match (url.take("sslcert"), url.take("sslkey")) {
-            (Some(certificate), Some(key)) => Some((certificate, key)),
-            (None, None) => None,
-            _ => {
-                return Err(Error::config(
-                    "The URL has only one of sslcert and sslkey: a client's certificate needs both.",
-                ));
-            }
-        };
+        let mut files = Files::take(url, ["sslrootcert", "sslcert", "sslkey"])?;
+        let has_ca = files.ca.is_some();
+        // The host's authorities.
+        files.ca = files.ca.filter(|path| path != "system");
         let trust = match mode.as_deref() {
             Some("disable") => return Ok(Ssl { is_required: false, tls: None }),
             None | Some("allow" | "prefer") => Trust::Anybody,
             Some("require") if !has_ca => Trust::Anybody,
-            Some("require" | "verify-ca") => Trust::Authority(ca),
-            Some("verify-full") => Trust::Name(ca),
+            Some("require" | "verify-ca") => Trust::Authority,
+            Some("verify-full") => Trust::Name,
             Some(_) => return Err(unknown(url, mode.as_deref())),
         };
         let is_required = !matches!(mode.as_deref(), None | Some("allow" | "prefer"));
-        Ok(Ssl { is_required, tls: Some(Tls::new(&trust, own)?) })
+        Ok(Ssl { is_required, tls: Some(Tls::new(trust, &files)?) })
     }
 
     /// Takes the parameter from the URL.
@@ -152,7 +144,13 @@ mod tests {
         #[cfg(feature = "tls")]
         {
             assert!(take("sslmode=require").unwrap().is_required);
-            assert!(take("sslmode=require&sslcert=/x").is_err());
+            for (bad, parameter) in [
+                ("sslcert=/x", "only one of sslcert"),
+                ("sslrootcert=/nothing", "parameter sslrootcert"),
+            ] {
+                let error = take(&format!("sslmode=require&{bad}")).err().unwrap().to_string();
+                assert!(error.contains(parameter), "{error}");
+            }
         }
     }
 }
