@@ -139,18 +139,19 @@ impl<P: Protocol> Server<P> {
     ) -> std::result::Result<Vec<Reply>, Failure> {
         let process = fork::process();
         let began = pooled.as_ref().map_or_else(|| self.clock.now(), |pooled| pooled.last_used());
-        let name = |mut failure: Failure| {
-            failure.error = failure.error.during(format_args!("{}", self.title()));
-            if failure.error.is_outage() {
-                self.note_outage(&failure.error, began);
+        let fail = |Failure { error, sent }, is_silence| {
+            let error = error.during(format_args!("{}", self.title()));
+            if is_silence && error.is_outage() {
+                self.note_outage(&error, began);
             }
-            failure
+            Failure { error, sent }
         };
         let (mut connection, dialled) = match pooled {
             Some(connection) => (connection, None),
             None => {
-                let (connection, before) =
-                    self.dial(protocol).map_err(|error| name(Failure { error, sent: false }))?;
+                let (connection, before) = self
+                    .dial(protocol)
+                    .map_err(|error| fail(Failure { error, sent: false }, true))?;
                 (Box::new(connection), Some(before))
             }
         };
@@ -169,19 +170,14 @@ impl<P: Protocol> Server<P> {
                 self.give_back(connection, epoch);
                 Ok(replies)
             }
-            Err(Failure { error, sent }) if connection.was_refused() => {
+            Err(failure) if connection.was_refused() => {
                 self.keep(connection, epoch);
-                let failure =
-                    Failure { error: error.during(format_args!("{}", self.title())), sent };
                 let is_again = std::mem::replace(&mut self.idle().was_refused, true);
-                if is_again && failure.error.is_outage() {
-                    self.note_outage(&failure.error, began);
-                }
-                Err(failure)
+                Err(fail(failure, is_again))
             }
             Err(failure) => {
                 self.forget_idle();
-                Err(name(failure))
+                Err(fail(failure, true))
             }
         }
     }
