@@ -237,10 +237,8 @@ def database_of(handle: Any, dialect: str | None = None, paramstyle: str | None 
     if "sqlalchemy" in roots and dialect is None:
         # A Session, also a scoped one, has connection().
         connection = handle.connection() if hasattr(handle, "get_bind") else handle
-        # The isolation level AUTOCOMMIT, unless BEGIN was executed.
-        plain = connection.connection.dbapi_connection
-        if is_autocommit(plain) and not has_transaction(plain):
-            raise _without_transaction()
+        # Its users do not execute BEGIN.
+        _refuse_autocommit(connection.connection.dbapi_connection, unknown_is_open=False)
         return SqlAlchemy(connection, _known_dialect(connection.dialect.name), "")
     vendor = getattr(handle, "vendor", None)
     if vendor is not None and hasattr(handle, "in_atomic_block") and dialect is None:
@@ -260,13 +258,17 @@ def database_of(handle: Any, dialect: str | None = None, paramstyle: str | None 
     if paramstyle not in _PLACEHOLDERS:
         raise Invalid(f"{paramstyle!r} is not a paramstyle of the DB-API.")
     connection = getattr(handle, "connection", None) if hasattr(handle, "fetchone") else handle
-    # Not all modules tell whether a transaction is open.
-    is_open = connection is None or has_transaction(connection)
-    if is_open is False and is_autocommit(connection):
-        raise _without_transaction()
+    _refuse_autocommit(connection, unknown_is_open=True)
     database = Database(handle, _known_dialect(dialect), paramstyle)
     database.connection = connection
     return database
+
+
+def _refuse_autocommit(connection: Any, unknown_is_open: bool) -> None:
+    """`unknown_is_open`: what counts if the module does not tell of the transaction."""
+    is_open = has_transaction(connection)
+    if is_autocommit(connection) and not (unknown_is_open if is_open is None else is_open):
+        raise _without_transaction()
 
 
 def _without_transaction() -> Invalid:
