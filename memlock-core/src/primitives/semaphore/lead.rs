@@ -127,7 +127,7 @@ impl<'a> Leader<'a> {
             }
             self.take_in();
             let is_over_now = self.is_over;
-            self.settle_where(|member| {
+            self.settle_where(&mut |member| {
                 let unwanted =
                     member.ticket.as_ref().map_or(is_over_now, |ticket| ticket.is_unwanted());
                 // An acquisition that is not in doubt can be dropped at any moment, even if it was
@@ -173,7 +173,7 @@ impl<'a> Leader<'a> {
             && let Err(error) = self.semaphore.inspect()
         {
             return self
-                .settle_where(|member| member.ticket.is_none().then(|| member.fails(&error)));
+                .settle_where(&mut |member| member.ticket.is_none().then(|| member.fails(&error)));
         }
         let (mut snapshot, remembered) = match self.snapshot.take() {
             Some(snapshot) => snapshot,
@@ -195,13 +195,14 @@ impl<'a> Leader<'a> {
             return;
         }
         let writes = self.batch.iter().any(|member| member.planned.writes());
-        self.settle_where(|member| {
-            match std::mem::replace(&mut member.planned, Planned::Refuses) {
-                Planned::Known(outcome) => Some(outcome),
-                planned => {
-                    member.planned = planned;
-                    None
-                }
+        self.settle_where(&mut |member| match std::mem::replace(
+            &mut member.planned,
+            Planned::Refuses,
+        ) {
+            Planned::Known(outcome) => Some(outcome),
+            planned => {
+                member.planned = planned;
+                None
             }
         });
         if writes {
@@ -224,7 +225,7 @@ impl<'a> Leader<'a> {
     /// sets it up.
     fn set_up(&mut self) {
         let mut number = None;
-        self.settle_where(|member| match &member.operation.kind {
+        self.settle_where(&mut |member| match &member.operation.kind {
             Kind::Acquisition(wanted) => {
                 number = number.or(wanted.set_up_with);
                 wanted.set_up_with.is_none().then_some(OperationOutcome::Missing)
@@ -304,7 +305,7 @@ impl<'a> Leader<'a> {
         refusal: Option<Refusal>,
     ) {
         let mut wakes = self.wakes(queue, capacity);
-        self.settle_where(|member| {
+        self.settle_where(&mut |member| {
             let in_doubt = member.operation.in_doubt;
             Some(match (&member.planned, &mut member.operation.kind) {
                 (Planned::Grants(counted_from), Kind::Acquisition(wanted)) => {
@@ -391,7 +392,7 @@ impl<'a> Leader<'a> {
         for member in &mut self.batch {
             member.operation.refused += 1;
         }
-        self.settle_where(|member| {
+        self.settle_where(&mut |member| {
             let Operation { refused, error, .. } = &member.operation;
             (*refused == ROUNDS).then(|| OperationOutcome::Unresolved(error.clone()))
         });
@@ -424,7 +425,7 @@ impl<'a> Leader<'a> {
                 }
             }
         }
-        self.settle_where(|member| {
+        self.settle_where(&mut |member| {
             let guesses = mutation::has(Mutation::GuessReleasedInBatch)
                 && was_sent
                 && member.ticket.is_some();
@@ -437,7 +438,7 @@ impl<'a> Leader<'a> {
         self.count_failure(Some(&error));
         if is_over() {
             self.is_over = true;
-            self.settle_where(|member| {
+            self.settle_where(&mut |member| {
                 let is_own = member.ticket.is_none()
                     && matches!(member.operation.kind, Kind::Acquisition(_));
                 (is_own && member.operation.in_doubt.is_some())
@@ -448,7 +449,7 @@ impl<'a> Leader<'a> {
 
     /// Counts a failed attempt, and completes the operations for which it was the last one.
     fn count_failure(&mut self, why: Option<&Error>) {
-        self.settle_where(|member| {
+        self.settle_where(&mut |member| {
             let Operation { failures, error, .. } = &mut member.operation;
             *failures += 1;
             *error = why.cloned().or(error.take());
@@ -465,14 +466,14 @@ impl<'a> Leader<'a> {
 
     /// Nothing can be done for any operation now: completes all of them with this error.
     fn fail(&mut self, error: &Error) {
-        self.settle_where(|member| Some(member.fails(error)));
+        self.settle_where(&mut |member| Some(member.fails(error)));
     }
 
     /// Completes the operations that have an outcome; none of them in a child that a callback
     /// forked.
     fn settle_where(
         &mut self,
-        mut outcome_of: impl FnMut(&mut Member) -> Option<OperationOutcome>,
+        outcome_of: &mut dyn FnMut(&mut Member) -> Option<OperationOutcome>,
     ) {
         if fork::generation() != self.process {
             return;
