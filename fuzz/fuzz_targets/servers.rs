@@ -1,7 +1,7 @@
 //! What servers of other protocols than memcached's send: whole connections through the store, byte
 //! for byte. The input is the server, what is requested, how fast time passes, a program of
-//! operations with its length before it, and the server's side: in it the byte 1 ends a connection,
-//! 2 ends a packet, and 3 stands for a good handshake.
+//! operations with its length before it, and the server's side: in it the byte 0xf5 ends a
+//! connection, 0xf6 ends a packet, and 0xf7 stands for a good handshake.
 //!
 //! Whatever comes, nothing panics, hangs or grows; a batch that succeeds has a reply to each
 //! operation; and an error is a sentence that can be shown, without the password.
@@ -23,7 +23,7 @@ use memlock_fuzz::{Input, Time};
 
 /// A URL at whose port nothing listens, where the client dials once the scripts are used up; and the
 /// handshake of a suitable server.
-const SERVERS: [(&str, &[u8]); 2] = [(
+const SERVERS: [(&str, &[u8]); 3] = [(
     "redis://:secret@127.0.0.1:1?connect_timeout=10ms",
     b"+OK\r\n$72\r\n# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:0123456789ab\r\n\r\n\
     *2\r\n$10\r\n1795170000\r\n$1\r\n5\r\n$4\r\nname\r\n$16\r\n1795170000000005\r\n",
@@ -32,7 +32,20 @@ const SERVERS: [(&str, &[u8]); 2] = [(
     b"R\0\0\0\x08\0\0\0\0K\0\0\0\x0c\0\0\0\x07\0\0\0\x01Z\0\0\0\x05I\
     D\0\0\0=\0\x07\0\0\0\x017\0\0\0\x01f\0\0\0\x06150018\0\0\0\x03off\0\0\0\x0eread committed\0\0\0\x01u\0\0\0\x01tC\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I\
     C\0\0\0\x0aBEGIN\0D\0\0\x003\0\x05\0\0\0\x015\0\0\0\x101795170000000000\0\0\0\x03750\0\0\0\x02rc\0\0\0\x03offC\0\0\0\x0dSELECT 1\0C\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I",
+), (
+    "mysql://u:secret@127.0.0.1:1/d?connect_timeout=10ms",
+    b"Z\0\0\0\n5.5.5-10.11.19-MariaDB\0\x06\0\0\0b2nXN_p6\0\xfe\xf7\x08\x02\0\xff\x81\x15\0\0\0\0\0\0\x1d\0\0\0[J?<MP)xE-R5\0mysql_native_password\0\
+    \x07\0\0\x02\0\0\0\x02\0\0\0\
+    \x07\0\0\x01\0\0\0\n\0\0\0\x07\0\0\x02\0\0\0\n\0\0\0\x07\0\0\x03\0\0\0\n\0\0\0\x07\0\0\x04\0\0\0\n\0\0\0\
+    \x01\0\0\x05\x03\x01\0\0\x06\0\x01\0\0\x07\0\x01\0\0\x08\0\x05\0\0\x09\xfe\0\0\n\0%\0\0\n\n6090582712\x101795170000000000\x0816777216\x05\0\0\x0b\xfe\0\0\n\0\
+    \x01\0\0\x0c\x02\x01\0\0\x0d\0\x01\0\0\x0e\0\x05\0\0\x0f\xfe\0\0\n\0\x0c\0\0\x10\x07log_bin\x03OFF\x05\0\0\x11\xfe\0\0\n\0\
+    \x01\0\0\x12\x01\x01\0\0\x13\0\x05\0\0\x14\xfe\0\0\x02\0\x07\0\0\x15\x06InnoDB\x05\0\0\x16\xfe\0\0\x02\0",
 )];
+
+/// They occur in no text in UTF-8.
+const END_OF_CONNECTION: u8 = 0xf5;
+const END_OF_PACKET: u8 = 0xf6;
+const HANDSHAKE: u8 = 0xf7;
 
 const PASSWORD: &[u8] = b"secret";
 
@@ -49,12 +62,12 @@ fuzz_target!(|data: &[u8]| {
     let clock: Arc<dyn Clock> = Time::new(Duration::from_micros(step));
     let (_peers, streams): (Vec<Peer>, Vec<OwnedFd>) = input
         .0
-        .split(|&byte| byte == 1)
+        .split(|&byte| byte == END_OF_CONNECTION)
         .take(4)
         .map(|script| {
-            let packets = script.split(|&byte| byte == 2);
+            let packets = script.split(|&byte| byte == END_OF_PACKET);
             plain_connection(packets.map(|packet| {
-                let Some(at) = packet.iter().position(|&byte| byte == 3) else {
+                let Some(at) = packet.iter().position(|&byte| byte == HANDSHAKE) else {
                     return packet.to_vec();
                 };
                 [&packet[..at], handshake, &packet[at + 1..]].concat()
