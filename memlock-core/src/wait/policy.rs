@@ -427,14 +427,13 @@ impl Policy {
         let is_behind = position.before > 0;
         let expects = self.is_notified() && !position.was_free;
         // Only the queue shows a waiter that its wake-up was lost. An unreachable waiter finds a
-        // reservation. If the queue has moved on since the lock was seen free, the waiters before
-        // this one live.
+        // reservation. If the queue has moved since the lock was seen free, the lock changes hands.
         let queue = self.out_since.is_some()
             || expects && (is_behind || self.reach != Reach::Unreachable)
             || position.was_free && is_behind && !position.shared
             || now.since(position.seen) >= QUEUE_CHECK;
-        // A queue may move on although nobody takes the lock, because the entries of dead waiters
-        // are removed. Permits are often available, to others.
+        // A queue that moves does not show that the lock is held now: a releaser removes the entry
+        // of a dead waiter, too. Permits are often available, to others.
         let target = !(position.shared && expects && is_behind) || self.out_since.is_some();
         Step::Inspect { target, queue }
     }

@@ -195,14 +195,14 @@ impl<'a> Leader<'a> {
             return;
         }
         let writes = self.batch.iter().any(|member| member.planned.writes());
-        self.settle_where(&mut |member| match std::mem::replace(
-            &mut member.planned,
-            Planned::Refuses,
-        ) {
-            Planned::Known(outcome) => Some(outcome),
-            planned => {
-                member.planned = planned;
-                None
+        self.settle_where(&mut |member| {
+            let planned = std::mem::replace(&mut member.planned, Planned::Refuses);
+            match planned {
+                Planned::Known(outcome) => Some(outcome),
+                planned => {
+                    member.planned = planned;
+                    None
+                }
             }
         });
         if writes {

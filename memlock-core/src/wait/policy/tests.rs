@@ -113,10 +113,10 @@ fn the_one_that_was_woken_has_a_moment_before_those_behind_it_go_ahead() {
     let view = Some(QueueView::Behind(5));
     let free = Event::Inspected { view, state: Some(TargetState::Free) };
     policy.on(free, at(pause), 0.0, Reach::Proven);
-    assert!(sleeps(&mut policy, pause) >= GRACE, "four have had it since, so they live");
+    assert!(sleeps(&mut policy, pause) >= GRACE, "four have had their turn since");
 }
 
-/// The queue moves, because holders remove the entries of dead waiters.
+/// The queue moves because holders remove the entries of dead waiters.
 #[test]
 fn a_waiter_behind_others_sees_that_the_lock_is_free_although_the_queue_moves() {
     let mut policy = queued(9, NOTIFYING, Reach::Proven);
