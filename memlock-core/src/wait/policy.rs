@@ -23,7 +23,8 @@
 //! | waits for a holder that sends no wake-ups, or is not in the queue | as an untested waiter that is the first |
 //!
 //! A waiter behind others inspects the queue; if the target is a mutex, also the mutex, in the same
-//! request. It takes a free mutex only if the queue has not moved since it first saw it free.
+//! request (an unreachable waiter at most every 3 s). It takes a free mutex only if the queue has
+//! not moved since it first saw it free.
 //!
 //! The waiters of a healthy queue therefore send almost nothing to the server, however many they
 //! are. An unreachable waiter does not depend on wake-ups: a mutex is reserved for it (see
@@ -70,6 +71,8 @@ const UNTESTED: Duration = Duration::from_millis(900);
 const YOUNG: Duration = Duration::from_secs(1);
 /// How often a waiter that may not receive wake-ups checks that it is still in the queue.
 const QUEUE_CHECK: Duration = Duration::from_secs(2);
+/// How often an unreachable waiter behind others reads the mutex.
+const TARGET_CHECK: Duration = Duration::from_secs(3);
 /// The first pause after a failure. Each further pause is twice as long, up to the longest.
 const FIRST_RETRY: Duration = Duration::from_millis(5);
 const LONGEST_RETRY: Duration = Duration::from_millis(250);
@@ -425,16 +428,21 @@ impl Policy {
             return Step::Try;
         }
         let is_behind = position.before > 0;
+        let is_reachable = self.reach != Reach::Unreachable;
         let expects = self.is_notified() && !position.was_free;
         // Only the queue shows a waiter that its wake-up was lost. An unreachable waiter finds a
         // reservation. If the queue has moved since the lock was seen free, the lock changes hands.
         let queue = self.out_since.is_some()
-            || expects && (is_behind || self.reach != Reach::Unreachable)
+            || expects && (is_behind && !position.was_reserved || is_reachable)
             || position.was_free && is_behind && !position.shared
             || now.since(position.seen) >= QUEUE_CHECK;
         // A queue that moves does not show that the lock is held now: a releaser removes the entry
-        // of a dead waiter, too. Permits are often available, to others.
-        let target = !(position.shared && expects && is_behind) || self.out_since.is_some();
+        // of a dead waiter, too. Permits are often available, to others. An unreachable waiter
+        // inspects the queue so often that it reads the lock only now and then.
+        let is_due = is_reachable || now.since(position.inspected) >= TARGET_CHECK;
+        let target = self.out_since.is_some()
+            || !(expects && is_behind && !position.was_reserved)
+            || is_due && !position.shared;
         Step::Inspect { target, queue }
     }
 
