@@ -427,22 +427,24 @@ impl Policy {
         if position.queued == Queued::No {
             return Step::Try;
         }
+        if self.out_since.is_some() {
+            return Step::Inspect { target: true, queue: true };
+        }
         let is_behind = position.before > 0;
         let is_reachable = self.reach != Reach::Unreachable;
         let expects = self.is_notified() && !position.was_free;
+        let is_calm = expects && is_behind && !position.was_reserved;
         // Only the queue shows a waiter that its wake-up was lost. An unreachable waiter finds a
         // reservation. If the queue has moved since the lock was seen free, the lock changes hands.
-        let queue = self.out_since.is_some()
-            || expects && (is_behind && !position.was_reserved || is_reachable)
+        let queue = is_calm
+            || expects && is_reachable
             || position.was_free && is_behind && !position.shared
             || now.since(position.seen) >= QUEUE_CHECK;
         // A queue that moves does not show that the lock is held now: a releaser removes the entry
         // of a dead waiter, too. Permits are often available, to others. An unreachable waiter
         // inspects the queue so often that it reads the lock only now and then.
         let is_due = is_reachable || now.since(position.inspected) >= TARGET_CHECK;
-        let target = self.out_since.is_some()
-            || !(expects && is_behind && !position.was_reserved)
-            || is_due && !position.shared;
+        let target = !is_calm || is_due && !position.shared;
         Step::Inspect { target, queue }
     }
 
