@@ -20,7 +20,11 @@ CARGO ?= cargo
 # One version for all: that of Cargo.toml. The soname's number is that of memlock-ffi/build.rs.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 SONAME := libmemlock.so.0
-RELEASE := target/release
+# The tests are built with PROFILE=dev, all in one folder and with one set of features.
+PROFILE ?= release
+BUILT = target/$(PROFILE:dev=debug)
+WORKSPACE := --workspace --exclude memlock-py
+BUILD = $(CARGO) build --profile $(PROFILE) $(if $(filter dev,$(PROFILE)),$(WORKSPACE),-p $(1))
 VENV := target/venv
 PYTHON := $(abspath $(VENV))/bin/python
 CBINDGEN_VERSION := 0.29.4
@@ -31,35 +35,38 @@ SECONDS ?= 20
 RUFF := $(VENV)/bin/ruff
 # Python without a suffix, which ruff does not find by itself.
 SCRIPTS := benches/run benches/run-contended examples/dedupe/run examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run \
-  tests/circles tests/docs/links tests/docs/samples tests/repeat
+  tests/circles tests/docs/links tests/docs/samples tests/prove tests/repeat tests/run
 
 .PHONY: help
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | sort | while IFS=$$'\t' read -r name text; do printf '  %-15s %s\n' "$$name" "$$text"; done
 
 .PHONY: build
-build: ## build the C library (release)
+build: ## build the C library (PROFILE=release)
 	@packaging/need cc
-	$(CARGO) build --release -p memlock-ffi
-	ln -sf libmemlock.so $(RELEASE)/$(SONAME)
-	packaging/hide-symbols $(RELEASE)/libmemlock.a $(RELEASE)/libmemlock.so
+	$(call BUILD,memlock-ffi)
+	ln -sf libmemlock.so $(BUILT)/$(SONAME)
+	packaging/hide-symbols $(BUILT)/libmemlock.a $(BUILT)/libmemlock.so
 
 .PHONY: command
-command: ## build the command `memlock` (release)
+command: ## build the command `memlock` (PROFILE=release)
 	@packaging/need cc
-	$(CARGO) build --release -p memlock-cli
+	$(call BUILD,memlock-cli)
+
+.PHONY: build-examples
+build-examples:
+	@packaging/need cc
+	$(call BUILD,memlock-examples)
 
 .PHONY: demo
-demo: build python ## show four languages at one job on a real memcached (FILES=… for files of your own)
+demo: build build-examples python ## show four languages at one job on a real memcached (FILES=… for files of your own)
 	@packaging/need cc c++ memcached
-	$(CARGO) build --release -p memlock-examples
-	PYTHON=$(PYTHON) MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/demo/run $(FILES)
+	PYTHON=$(PYTHON) MEMLOCK_LIB_DIR=$(BUILT) MEMLOCK_INCLUDE_DIR=include examples/demo/run $(FILES)
 
 .PHONY: rate-limit
-rate-limit: build python ## show 20 workers of whom at most 3 are in a section, one of them killed inside, in each language
+rate-limit: build build-examples python ## show 20 workers of whom at most 3 are in a section, one of them killed inside, in each language
 	@packaging/need cc c++ memcached
-	$(CARGO) build --release -p memlock-examples
-	PYTHON=$(PYTHON) MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/rate_limit/run
+	PYTHON=$(PYTHON) MEMLOCK_LIB_DIR=$(BUILT) MEMLOCK_INCLUDE_DIR=include examples/rate_limit/run
 
 .PHONY: payments
 payments: python ## show that a worker which overslept its lock cannot pay twice: a fence check at a SQLite table
@@ -69,48 +76,52 @@ payments: python ## show that a worker which overslept its lock cannot pay twice
 .PHONY: dedupe
 dedupe: build ## show jobs that are handed in many times and done once, with producers and consumers that are killed
 	@packaging/need c++ memcached
-	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/dedupe/run
+	MEMLOCK_LIB_DIR=$(BUILT) MEMLOCK_INCLUDE_DIR=include examples/dedupe/run
+
+# Each suite installs and builds what it needs; tests/run runs it, with a time limit for each test, and lists what failed.
+SUITES := rust native install python
+TEST := CARGO=$(CARGO) PYTHON=$(PYTHON) tests/run
+NEEDS_rust := cc c++ memcached redis-server postgresql pgbouncer mariadbd mariadb openssl ip nft
+NEEDS_native := cc c++ valgrind memcached python3
+NEEDS_install := cc c++ pkg-config cmake memcached
+NEEDS_python := memcached postgresql mariadbd faketime python-testsuite
+
+test test-rust test-native test-install test-python: export PROFILE := dev
 
 .PHONY: test
-test: build test-rust test-native test-install test-python ## run all tests
+test: build command build-examples python $(VENV)/.test ## run all tests
+	@packaging/need $(foreach suite,$(SUITES),$(NEEDS_$(suite)))
+	$(TEST) $(SUITES)
 
-TEST_RUST := PYTHON=$(PYTHON) RUST_BACKTRACE=0 $(CARGO) test --workspace --exclude memlock-py
-
-# What takes a minute, and waits for most of it, runs beside the rest.
 .PHONY: test-rust
 test-rust: python $(VENV)/.test ## the Rust tests: units, the conformance suites in every language, faults, leases, processes
-	@packaging/need cc c++ memcached redis-server postgresql pgbouncer mariadbd mariadb openssl ip nft
-	$(TEST_RUST) --no-run
-	$(TEST_RUST) --test renewal_many -- --ignored --nocapture > target/renewal_many.log 2>&1 & beside=$$!; status=0; \
-	  $(TEST_RUST) || status=1; wait $$beside || status=1; cat target/renewal_many.log; exit $$status
+	@packaging/need $(NEEDS_rust)
+	$(TEST) rust
 
 .PHONY: test-native
-test-native: build command ## the C and C++ programs, under valgrind and the sanitizers; the rate limit, the jobs, the docs' samples
-	@packaging/need cc c++ valgrind memcached python3
-	MEMLOCK_LIB_DIR=$(RELEASE) tests/c/run
-	$(CARGO) build --release -p memlock-examples
-	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/rate_limit/run c cpp rust
-	MEMLOCK_LIB_DIR=$(RELEASE) MEMLOCK_INCLUDE_DIR=include examples/dedupe/run
-	CARGO=$(CARGO) tests/docs/samples c cpp rust sh
+test-native: build command build-examples ## the C and C++ programs, under valgrind and the sanitizers; the rate limit, the jobs, the docs' samples
+	@packaging/need $(NEEDS_native)
+	$(TEST) native
 
 .PHONY: test-install
 test-install: build ## what `make install` puts in place: pkg-config, CMake, static and shared
-	@packaging/need cc c++ pkg-config cmake memcached
-	tests/install.sh
+	@packaging/need $(NEEDS_install)
+	$(TEST) install
 
 .PHONY: test-python
 test-python: python $(VENV)/.test ## the Python tests, types included; the rate limit in Python; the payments; the docs' samples
-	@packaging/need memcached postgresql mariadbd faketime python-testsuite
-	$(PYTHON) -m pytest -q tests/python
-	PYTHON=$(PYTHON) examples/rate_limit/run python
-	PYTHON=$(PYTHON) examples/payments/run
-	PYTHON=$(PYTHON) tests/docs/samples python
+	@packaging/need $(NEEDS_python)
+	$(TEST) python
+
+.PHONY: prove
+prove: build command python $(VENV)/.test ## search for what no test has seen, and measure what takes real time (PARTS=… for some, SEED=… for the same again; 40 minutes)
+	CARGO=$(CARGO) PYTHON=$(PYTHON) tests/prove $(PARTS) $(if $(SEED),--seed $(SEED))
 
 # The simulation's hooks are in no other build: so it has a place of its own.
 SIMULATE := RUSTFLAGS="--cfg memlock_sim" $(CARGO)
 SIMULATION := target/simulation/release/simulation
 SEEDS ?= 20000
-FIRST ?= $(shell packaging/first-seed)
+FIRST ?= 1
 
 .PHONY: simulation
 simulation:
@@ -118,7 +129,7 @@ simulation:
 	$(SIMULATE) build --release -q -p memlock-simulation --target-dir target/simulation
 
 .PHONY: sim
-sim: simulation ## run memlock in a simulated world (SEEDS=20000 FIRST=…; SEED=n replays one)
+sim: simulation ## run memlock in a simulated world (SEEDS=20000 FIRST=1; SEED=n replays one)
 	$(SIMULATION) $(if $(SEED),seed $(SEED),seeds $(SEEDS) $(FIRST))
 
 .PHONY: sim-mutations
@@ -136,19 +147,19 @@ FAULTS := target/debug/faults
 FAULTS_C_CLIENT := target/debug/fault-client-c
 
 .PHONY: faults
-faults: $(FAULTS) ## cut, delay, kill, stop, fill and starve clients, wire and server, one after the other (ARGS=WORD for some; 2 minutes)
-	PYTHON=$(PYTHON) FAULTS_C_CLIENT=$(abspath $(FAULTS_C_CLIENT)) $(FAULTS) $(ARGS)
+faults: $(FAULTS) ## cut, delay, kill, stop, fill and starve clients, wire and server, one after the other (ARGS=WORD for some, SEED=n; 2 minutes)
+	$(if $(SEED),MEMLOCK_SEED=$(SEED)) PYTHON=$(PYTHON) FAULTS_C_CLIENT=$(abspath $(FAULTS_C_CLIENT)) $(FAULTS) $(ARGS)
 
 .PHONY: soak
-soak: $(FAULTS) ## the same faults at random, several at once, for MINUTES=n (also 0.3)
-	PYTHON=$(PYTHON) FAULTS_C_CLIENT=$(abspath $(FAULTS_C_CLIENT)) $(FAULTS) soak $(MINUTES)
+soak: $(FAULTS) ## the same faults at random, several at once, for MINUTES=n (also 0.3; SEED=n)
+	$(if $(SEED),MEMLOCK_SEED=$(SEED)) PYTHON=$(PYTHON) FAULTS_C_CLIENT=$(abspath $(FAULTS_C_CLIENT)) $(FAULTS) soak $(MINUTES)
 
 .PHONY: $(FAULTS)
 $(FAULTS): build python
 	@packaging/need cc memcached ip
 	$(CARGO) build -p memlock-tests --bins
 	$(CC) -std=gnu11 -O1 -g -Wall -Wextra -Wpedantic -Werror -Iinclude tests/faults/client.c -o $(FAULTS_C_CLIENT) \
-	  -L$(RELEASE) -lmemlock -Wl,-rpath,$(abspath $(RELEASE))
+	  -L$(BUILT) -lmemlock -Wl,-rpath,$(abspath $(BUILT))
 
 .PHONY: bench
 bench: build python $(VENV)/.bench ## measure pairs (locks, semaphores) and inserts next to their floors (STORES=redis,sqlite for some; ARGS=--quick for a glance)
@@ -198,18 +209,18 @@ fmt: $(VENV)/.test ## format Rust and Python
 install: build command ## install the command, libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(DATADIR)/man/man1 $(DESTDIR)$(DATADIR)/bash-completion/completions \
 	  $(DESTDIR)$(DATADIR)/zsh/site-functions $(DESTDIR)$(DATADIR)/fish/vendor_completions.d
-	install -m 755 $(RELEASE)/memlock $(DESTDIR)$(BINDIR)/memlock
-	rm -rf $(RELEASE)/pages && mkdir $(RELEASE)/pages && $(RELEASE)/memlock pages $(RELEASE)/pages
-	install -m 644 $(RELEASE)/pages/*.1 $(DESTDIR)$(DATADIR)/man/man1
+	install -m 755 $(BUILT)/memlock $(DESTDIR)$(BINDIR)/memlock
+	rm -rf $(BUILT)/pages && mkdir $(BUILT)/pages && $(BUILT)/memlock pages $(BUILT)/pages
+	install -m 644 $(BUILT)/pages/*.1 $(DESTDIR)$(DATADIR)/man/man1
 	for shell in bash:bash-completion/completions/memlock zsh:zsh/site-functions/_memlock fish:fish/vendor_completions.d/memlock.fish; do \
-	  $(RELEASE)/memlock completions $${shell%%:*} > $(RELEASE)/pages/completions; \
-	  install -m 644 $(RELEASE)/pages/completions $(DESTDIR)$(DATADIR)/$${shell#*:}; \
+	  $(BUILT)/memlock completions $${shell%%:*} > $(BUILT)/pages/completions; \
+	  install -m 644 $(BUILT)/pages/completions $(DESTDIR)$(DATADIR)/$${shell#*:}; \
 	done
 	install -d $(DESTDIR)$(LIBDIR)/pkgconfig $(DESTDIR)$(LIBDIR)/cmake/memlock $(DESTDIR)$(INCLUDEDIR)
-	install -m 755 $(RELEASE)/libmemlock.so $(DESTDIR)$(LIBDIR)/libmemlock.so.$(VERSION)
+	install -m 755 $(BUILT)/libmemlock.so $(DESTDIR)$(LIBDIR)/libmemlock.so.$(VERSION)
 	ln -sf libmemlock.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libmemlock.so
-	install -m 644 $(RELEASE)/libmemlock.a $(DESTDIR)$(LIBDIR)/libmemlock.a
+	install -m 644 $(BUILT)/libmemlock.a $(DESTDIR)$(LIBDIR)/libmemlock.a
 	strip --strip-debug $(DESTDIR)$(LIBDIR)/libmemlock.a
 	install -m 644 include/memlock.h include/memlock.hpp $(DESTDIR)$(INCLUDEDIR)
 	for file in memlock.pc memlock-config.cmake memlock-config-version.cmake; do \
@@ -227,7 +238,7 @@ clean: ## remove everything that was built
 
 .PHONY: python
 python: $(VENV)/bin/python
-	$(PYTHON) -m pip install -q --disable-pip-version-check ./memlock-py
+	MATURIN_PEP517_ARGS="--profile $(PROFILE)" $(PYTHON) -m pip install -q --disable-pip-version-check ./memlock-py
 
 $(VENV)/bin/python:
 	@packaging/need python3 venv cc

@@ -105,11 +105,8 @@ impl<'a> Crowd<'a> {
         let folder = memory.unwrap_or_else(std::env::temp_dir);
         let folder = folder.join(format!("memlock-churn-{}-{size}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let mut seed = [0; 8];
-        SystemClock.random(&mut seed).unwrap();
-        let chance = Chance(u64::from_ne_bytes(seed));
         let (members, leaving, processes) = (Vec::new(), Vec::new(), Vec::new());
-        Crowd { server, folder, size, chance, members, leaving, processes }
+        Crowd { server, folder, size, chance: Chance::of_run(), members, leaving, processes }
     }
 
     /// Lets them churn, ends them, and checks what they wrote.

@@ -1,7 +1,7 @@
 //! Renewal as a busy program needs it: a thousand locks and some permits on two servers, for a
 //! minute, by one thread.
 //!
-//! `make test` runs this beside the other tests, since it mostly waits.
+//! `make prove` runs this.
 #![allow(clippy::unwrap_used)]
 
 use std::fs;
@@ -108,7 +108,7 @@ fn rounds(proxy: &Proxy, time: Duration) -> Vec<usize> {
 }
 
 #[test]
-#[ignore = "it takes a minute: `make test` runs it beside the others"]
+#[ignore = "it takes a minute of real time: `make prove` runs it"]
 fn a_thousand_locks_and_some_permits_are_kept_for_a_minute_by_one_thread() {
     let holders = LEASES.map(keep_all);
     // Until those go together that were taken at different moments.

@@ -1,6 +1,6 @@
 //! A store against a model of one: random batches, each answered by both.
 //!
-//! `MEMLOCK_MODEL_SEED` replays a run.
+//! `MEMLOCK_SEED` replays a run.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,6 +12,8 @@ use memlock_core::store::memory::Memory;
 use memlock_core::store::{
     Epoch, Expiry, Op, Reply, Returns, Route, Store, Stored, Version, schemes,
 };
+
+use memlock_tests::chance::seed_of_run;
 
 use crate::bench::Bench;
 
@@ -153,14 +155,7 @@ fn version_of(reply: &Reply) -> Option<Version> {
 
 fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let seed = std::env::var("MEMLOCK_MODEL_SEED").map_or_else(
-        |_| {
-            let mut bytes = [0; 8];
-            clock.random(&mut bytes).unwrap();
-            u64::from_ne_bytes(bytes)
-        },
-        |text| text.parse().unwrap(),
-    );
+    let seed = seed_of_run();
     let mut random = Random(seed);
     let keyspace = Keyspace::new(&format!("{}:", bench.unique)).unwrap();
     let side = |store: Arc<dyn Store>| Side {
@@ -177,7 +172,7 @@ fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
         let steps: Vec<Step> = (0..=random.below(6)).map(|_| step(&mut random)).collect();
         let (expected, got) = (model.run(&steps), tested.run(&steps));
         let context = || {
-            format!("MEMLOCK_MODEL_SEED={seed}, batch {number}: {steps:?}\n{expected:?}\n{got:?}")
+            format!("MEMLOCK_SEED={seed}, batch {number}: {steps:?}\n{expected:?}\n{got:?}")
         };
         assert_eq!(expected.len(), got.len(), "{}", context());
         for (step, (expected, got)) in steps.iter().zip(expected.iter().zip(&got)) {
@@ -198,7 +193,7 @@ fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
     let mut pairs: Vec<&Version> = same.values().collect();
     pairs.sort_by_key(|version| version.number());
     pairs.dedup();
-    assert_eq!(pairs.len(), same.len(), "MEMLOCK_MODEL_SEED={seed}: a version was given twice");
+    assert_eq!(pairs.len(), same.len(), "MEMLOCK_SEED={seed}: a version was given twice");
 }
 
 /// Whether a fence that was asked for is greater than all of the key before.

@@ -5,7 +5,6 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::Client;
-use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::MIN_LEASE;
 use memlock_tests::cable::Cable;
 use memlock_tests::chance::Chance;
@@ -82,9 +81,7 @@ impl World {
             None => Memcached::start(),
             Some(cable) => Memcached::with_args(&["-l", cable.address()]),
         };
-        let mut seed = [0; 8];
-        SystemClock.random(&mut seed)?;
-        let mut chance = Chance(u64::from_ne_bytes(seed));
+        let mut chance = Chance::of_run();
         Ok(World {
             crew: ClientProcess::new(programs, folder, chance.number()),
             proxy: Proxy::start(server.address()),
