@@ -108,7 +108,7 @@ fn rounds(proxy: &Proxy, time: Duration) -> Vec<usize> {
 }
 
 #[test]
-#[ignore = "it takes a minute of real time: `make prove` runs it"]
+#[ignore = "real time: make prove"]
 fn a_thousand_locks_and_some_permits_are_kept_for_a_minute_by_one_thread() {
     let holders = LEASES.map(keep_all);
     // Until those go together that were taken at different moments.

@@ -183,6 +183,7 @@ impl Case {
 }
 
 #[test]
+#[ignore = "real time: make prove"]
 fn no_waiter_is_passed_over_where_datagrams_are_dropped() {
     let mut cases = Vec::new();
     for (name, firewalls) in WORLDS {
