@@ -1,0 +1,105 @@
+"""The runner of the tests, `tests/run`: what it forgives, and what it does not."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from support import eventually
+
+RUNNER = Path(__file__).parents[1] / "run"
+
+# A test of each kind; FLAKY names a file that is there from the second run on.
+TESTS = """
+#[test] fn passes() {}
+#[test] #[ignore] fn is_ignored() {}
+#[test] fn fails() { panic!("as always") }
+#[test] fn is_unsafe_once() { once("SAFETY VIOLATED: two holders", "unsafe") }
+#[test] fn fails_once() { once("by chance", "chance") }
+fn once(why: &str, what: &str) {
+    let file = std::env::temp_dir().join(what);
+    assert!(std::fs::exists(&file).unwrap() || std::fs::File::create(file).is_err(), "{why}");
+}
+"""
+DIES = "#[test] fn dies() { std::process::abort() } #[test] fn passes() {}"
+# As libtest speaks of a test that does not end.
+HANGS = """#!/bin/sh
+case "$*" in
+    *--list*) printf 'hangs: test\\npasses: test\\n' ;;
+    *passes*) echo 'test passes ... ok' ;;
+    *) echo 'test hangs has been running for over 60 seconds'; sleep 1000 ;;
+esac
+"""
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader("tests_run", str(RUNNER))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, loader.name, module)
+    loader.exec_module(module)
+    monkeypatch.setattr(module, "LOGS", tmp_path)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    return module
+
+
+def program(runner: ModuleType, folder: Path, source: str) -> object:
+    (folder / "tests.rs").write_text(source)
+    compile_it = ["rustc", "--test", "--edition", "2024", "-o", "tests", "tests.rs"]
+    subprocess.run(compile_it, cwd=folder, check=True)
+    return runner.TestProgram("scratch", str(folder / "tests"), folder)
+
+
+def is_running(process: int) -> bool:
+    """Whether there is such a process, and not only what is left of it until init asks for it."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_a_failure_by_chance_is_flaky_and_a_breach_of_safety_is_never_forgiven(
+    runner: ModuleType, tmp_path: Path
+) -> None:
+    result = program(runner, tmp_path, TESTS).run()  # type: ignore[attr-defined]
+    assert (result.passed, result.skipped, len(result.failures)) == (1, 1, 3)
+    failed, flaky = runner.judge(result.failures)
+    assert flaky == ["scratch fails_once"]
+    assert failed == ["scratch fails", "scratch is_unsafe_once: not run again"]
+
+
+def test_a_program_that_dies_is_never_forgiven(runner: ModuleType, tmp_path: Path) -> None:
+    result = program(runner, tmp_path, DIES).run()  # type: ignore[attr-defined]
+    failed, flaky = runner.judge(result.failures)
+    assert flaky == []
+    assert failed == ["scratch (ended with status -6): not run again"]
+
+
+def test_a_test_that_hangs_is_ended_and_the_others_go_on(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "TEST_LIMIT", runner.LIBTEST_SLOW)
+    script = tmp_path / "hangs"
+    script.write_text(HANGS)
+    script.chmod(0o755)
+    result = runner.TestProgram("scratch", str(script), tmp_path).run()
+    assert result.passed == 1
+    (hung,) = result.failures
+    assert hung.test == "scratch hangs"
+    assert hung.said == "It was not done after 60 s, so its program was ended."
+
+
+def test_a_command_that_takes_too_long_has_no_status_and_leaves_no_process(
+    runner: ModuleType, tmp_path: Path
+) -> None:
+    words = ("sh", "-c", "sleep 1000 & echo $!; wait")
+    status, said = runner.Command("slow", words, tmp_path, limit=1).run()
+    assert status is None
+    eventually(lambda: not is_running(int(said)))
