@@ -66,10 +66,12 @@ start_server() {
     # shellcheck disable=SC2064 # the pid of now
     trap "{ kill $server; wait $server; } 2>/dev/null; rm -rf '$work'" EXIT
     trap 'exit 1' INT TERM
-    for _ in {1..500}; do
+    for _ in {1..6000}; do
         [[ -s $port_file ]] && break
+        kill -0 $server 2>/dev/null || break
         sleep 0.01
     done
+    [[ -s $port_file ]] || { echo "memcached has not started, or not within 60 s" >&2; exit 1; }
     MEMLOCK_URL=memcached://127.0.0.1:$(sed -n 's/^TCP INET: //p' "$port_file")
     export MEMLOCK_URL
 }

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 START_TRIES = 5
-START_LIMIT_S = 30.0
+START_LIMIT_S = 60.0
 
 SERVER_USER = "nobody" if os.geteuid() == 0 else None
 USER = "memlock"

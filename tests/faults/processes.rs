@@ -16,7 +16,7 @@ use memlock_tests::history::{Reader, Span};
 use crate::{Failure, now};
 
 /// How long clients may take to begin.
-const START_LIMIT: Duration = Duration::from_secs(15);
+const START_LIMIT: Duration = Duration::from_secs(60);
 /// How long a client may take to end once it is asked to: a wait, an overslept lease, a release,
 /// each with its bound.
 const END_LIMIT: Duration = Duration::from_secs(15);

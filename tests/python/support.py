@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 PATIENCE = 20.0
+# How long a server may take to answer after its start.
+START_LIMIT = 60.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -108,7 +110,7 @@ class Memcached:
             # So that it dies with the test run. prctl takes no lock that a thread could hold.
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
         )
-        eventually(self.answers)
+        eventually(self.answers, limit=START_LIMIT)
 
     def answers(self) -> bool:
         assert self.process is not None

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::cable;
 
 /// How long a server may take to answer after its start.
-pub const START_LIMIT: Duration = Duration::from_secs(10);
+pub const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A loopback port that no other program is given while this lives, although only a server listens
 /// on it.

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 START_TRIES = 5
-START_LIMIT_S = 5.0
+START_LIMIT_S = 60.0
 
 
 def executable() -> str | None:
