@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::{Client, Counter, ErrorKind, Wait, Waited};
+use memlock_tests::launch::until;
 use memlock_tests::memcached_text::MemcachedText;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
@@ -141,9 +142,7 @@ fn who_is_parked_finds_what_a_plain_client_gives_back() {
     parked.set_up(0).unwrap();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| parked.acquire_parked(0, &Wait::at_most(PATIENCE)).unwrap());
-        while plain.get("app:permits%wait").is_none() {
-            thread::sleep(Duration::from_millis(1));
-        }
+        until("it is parked", || plain.get("app:permits%wait").is_some());
         plain_give(&mut plain);
         assert_eq!(waiting.join().unwrap(), Waited::Done(()));
     });

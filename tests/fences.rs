@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use memlock_core::{Client, Lock, Release};
 use memlock_tests::cost::usual_cost;
+use memlock_tests::launch::until;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
 
@@ -91,9 +92,7 @@ fn a_lock_that_is_handed_over_within_the_process_is_stamped_as_well() {
         let client = client.clone();
         move || lock(&client)
     });
-    while client.mutex("x", LEASE).unwrap().waiters().unwrap().is_empty() {
-        thread::yield_now();
-    }
+    until("it waits", || !client.mutex("x", LEASE).unwrap().waiters().unwrap().is_empty());
     assert_eq!(holder.unlock().unwrap(), Release::Released);
     let successor = waiter.join().unwrap();
     assert!(successor.fence() > fence);

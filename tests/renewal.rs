@@ -18,6 +18,7 @@ use memlock_core::{
 };
 use memlock_tests::frozen::Frozen;
 use memlock_tests::intercepted::{Replies, intercepted};
+use memlock_tests::launch::until;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::Stopwatch;
@@ -138,9 +139,7 @@ fn what_is_abandoned_in_the_course_of_a_renewal_is_not_renewed() {
     let gate = slow.gate.lock().unwrap();
     let kept = semaphore.acquire().unwrap().renew(RenewOptions::default()).unwrap();
     // It looks first, and would write then.
-    while slow.first.lock().unwrap().is_some() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    until("it has looked", || slow.first.lock().unwrap().is_none());
     kept.abandon();
     drop(gate);
     thread::sleep(SECOND);
@@ -154,9 +153,7 @@ fn what_could_not_be_released_in_the_course_of_a_renewal_is_not_renewed() {
     let gate = slow.gate.lock().unwrap();
     let kept = semaphore.acquire().unwrap().renew(RenewOptions::default()).unwrap();
     // It looks first, and would write then.
-    while slow.first.lock().unwrap().is_some() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    until("it has looked", || slow.first.lock().unwrap().is_none());
     slow.refuses.store(true, Ordering::SeqCst);
     assert_eq!(kept.release().unwrap_err().kind(), ErrorKind::Unreachable);
     slow.refuses.store(false, Ordering::SeqCst);
@@ -272,14 +269,10 @@ fn a_waiter_is_woken_although_the_lease_was_renewed_meanwhile() {
         // When the test has failed, the channel has no receiver.
         let _ = done.send(lock);
     });
-    while server.plain().get("lock:m%wait").is_none() {
-        thread::sleep(Duration::from_millis(1));
-    }
+    until("the other waits", || server.plain().get("lock:m%wait").is_some());
     // The mark tells the holder that there are waiters. The next renewal must keep it.
     let record = || server.plain().get("lock:m").unwrap();
-    while !record().ends_with(b" rings") {
-        thread::sleep(Duration::from_millis(1));
-    }
+    until("the lock is marked", || record().ends_with(b" rings"));
     let version = || server.plain().gets("lock:m").unwrap().2;
     let marked = version();
     while version() == marked {
@@ -408,9 +401,7 @@ fn a_loss_that_is_found_while_the_keeper_cleans_up_another_is_told_too() {
         assert!(mutex.force_unlock(&mutex.owner().unwrap().unwrap().token()).unwrap());
         assert!(!kept.check().unwrap());
         // Until it is at the first one.
-        while slow.first.lock().unwrap().is_some() {
-            thread::sleep(Duration::from_millis(1));
-        }
+        until("it has looked", || slow.first.lock().unwrap().is_none());
     }
     for (_, told) in &both {
         assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::Gone));

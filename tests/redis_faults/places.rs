@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::{Client, ErrorKind};
+use memlock_tests::launch::until;
 use memlock_tests::process::Server;
 use memlock_tests::stopwatch::Stopwatch;
 
@@ -38,9 +39,7 @@ fn a_unix_socket_is_as_good_as_a_port() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| local.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
         let mut admin = server.connection();
-        while reply::<usize>(&mut admin, &["EXISTS", "{lock:m}%wait"]) == 0 {
-            thread::yield_now();
-        }
+        until("it waits", || reply::<usize>(&mut admin, &["EXISTS", "{lock:m}%wait"]) > 0);
         drop(lock);
         assert!(waiter.join().unwrap().unwrap().is_some());
     });

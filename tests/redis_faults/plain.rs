@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::{ErrorKind, Release};
+use memlock_tests::launch::until;
 
 use crate::stores::redis::{Redis, reply};
 use crate::{LEASE, PATIENCE, client, works};
@@ -22,9 +23,7 @@ fn a_plain_lock_of_another_program_excludes_and_is_excluded() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| mutex.lock_for(PATIENCE).unwrap().expect("it was released"));
         let mut admin = server.connection();
-        while reply::<usize>(&mut admin, &["EXISTS", "{lock:x}%wait"]) == 0 {
-            thread::sleep(Duration::from_millis(5));
-        }
+        until("it waits", || reply::<usize>(&mut admin, &["EXISTS", "{lock:x}%wait"]) > 0);
         let value: String = server.reply(&["GET", "lock:x"]);
         assert_eq!(value, "theirs", "a waiter leaves it as it is");
         assert_eq!(server.reply::<usize>(&["DEL", "lock:x"]), 1);

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::{Client, ErrorKind, Extension, Release};
-use memlock_tests::launch::poll_until;
+use memlock_tests::launch::{poll_until, until};
 use memlock_tests::process::Server;
 
 use crate::stores::redis::{Redis, reply};
@@ -158,9 +158,7 @@ fn a_waiter_gets_a_lock_that_was_released_without_memory() {
     let mut admin = server.connection();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| other.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
-        while reply::<usize>(&mut admin, &["EXISTS", "{lock:m}%wait"]) == 0 {
-            thread::sleep(Duration::from_millis(5));
-        }
+        until("it waits", || reply::<usize>(&mut admin, &["EXISTS", "{lock:m}%wait"]) > 0);
         let () = reply(&mut admin, &["CONFIG", "SET", "maxmemory", "1"]);
         assert_eq!(lock.unlock().unwrap(), Release::Released);
         thread::sleep(Duration::from_millis(50));

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::{Client, ErrorKind};
-use memlock_tests::launch::ReservedPort;
+use memlock_tests::launch::{ReservedPort, until};
 use memlock_tests::process::Server;
 use memlock_tests::stopwatch::Stopwatch;
 
@@ -209,9 +209,7 @@ fn everything_works_over_tls_and_connections_are_kept() {
         let lock = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| named.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
-            while server.redis.reply::<usize>(&["EXISTS", "{lock:m}%wait"]) == 0 {
-                thread::sleep(Duration::from_millis(5));
-            }
+            until("it waits", || server.redis.reply::<usize>(&["EXISTS", "{lock:m}%wait"]) > 0);
             drop(lock);
             assert!(waiter.join().unwrap().unwrap().is_some());
         });

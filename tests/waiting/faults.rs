@@ -11,6 +11,7 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::{Op, Reply, Returns, Route};
 use memlock_core::{Client, ErrorKind, Extension, Release, Wait, Waited};
+use memlock_tests::launch;
 use memlock_tests::server::Memcached;
 
 use memlock_tests::frozen::Frozen;
@@ -174,6 +175,7 @@ fn a_queue_that_cannot_be_read_keeps_nobody_from_letting_go() {
     let gone = Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap();
     assert!(gone.lock_for(Duration::from_millis(20)).unwrap().is_none());
     let mut stream = TcpStream::connect(server.address()).unwrap();
+    stream.set_read_timeout(Some(launch::START_LIMIT)).unwrap();
     write!(stream, "set lock:m%wait 0 0 {}\r\n", 3 << 19).unwrap();
     stream.write_all(&vec![b'x'; 3 << 19]).unwrap();
     stream.write_all(b"\r\n").unwrap();
@@ -232,7 +234,8 @@ fn a_child_that_a_waits_callback_made_leaves_the_wait_to_its_parent() {
     }
     let mut status = 0;
     // SAFETY: waits for the child made above.
-    unsafe { libc::waitpid(pid, &mut status, 0) };
+    let mut ended = || unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
+    launch::until("the child has ended", || ended() == pid);
     assert_eq!(libc::WEXITSTATUS(status), 7);
     let Ok(Waited::Done(got)) = waited else { panic!("the parent's wait goes on: {waited:?}") };
     unlock(got);
