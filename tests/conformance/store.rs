@@ -71,7 +71,7 @@ impl Items {
 }
 
 /// On a busy machine a batch of 20 MB may take longer than the timeout of the URL.
-fn patient(url: &str) -> String {
+pub(crate) fn patient(url: &str) -> String {
     let separator = if url.contains('?') { '&' } else { '?' };
     let is_patient = url.starts_with("memory:") || url.contains("io_timeout=");
     if is_patient { url.to_owned() } else { format!("{url}{separator}io_timeout=20s") }

@@ -22,7 +22,7 @@ pub(crate) struct Store {
     pub(crate) place: fn(unique: &str) -> Instance,
     /// Whether what one process holds excludes another process.
     pub(crate) shared_between_processes: bool,
-    /// The shortest lease.
+    /// The shortest lease that outlasts a slow reply.
     pub(crate) shortest_lease: Duration,
     /// For how long after the end of a lease it may go on to exclude others.
     pub(crate) slack: Duration,
