@@ -6,6 +6,7 @@ import os
 import queue
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -286,6 +287,10 @@ def call(number: str, target: str, verb: str, arguments: Words) -> None:
         say(number, "no", str(no.code), "-")
     except memlock.Error as error:
         say(number, "no", str(error.code), to_hex(str(error)))
+    except Exception:
+        # No answer would come any more.
+        traceback.print_exc()
+        os._exit(1)
     else:
         say(number, "ok", *(values or []))
 
