@@ -167,7 +167,7 @@ fn a_child_of_what_is_told_of_a_loss_keeps_nothing() {
         }
     };
     let kept = |name: &str, renew| {
-        client.mutex(name, SECOND).unwrap().lock().unwrap().renew(renew).unwrap()
+        client.mutex(name, 3 * SECOND).unwrap().lock().unwrap().renew(renew).unwrap()
     };
     let lost = kept("lost", RenewOptions { max_hold: None, on_notice: Some(Box::new(tell)) });
     let held = kept("held", RenewOptions::default());
@@ -180,7 +180,7 @@ fn a_child_of_what_is_told_of_a_loss_keeps_nothing() {
     }
     // The renewer was the child's only thread: it ends with it.
     assert_eq!(status(CHILD_OF_KEEPER.load(Ordering::SeqCst)), 0);
-    thread::sleep(3 * SECOND);
+    thread::sleep(4 * SECOND);
     assert!(held.check().unwrap(), "the parent keeps what it holds");
 }
 

@@ -103,11 +103,11 @@ fn sessions_that_the_server_ends_are_replaced_without_a_word() {
         thread::sleep(Duration::from_millis(pause));
         assert!(lock.check().unwrap());
     }
-    server.sql("ALTER ROLE memlock SET idle_session_timeout = '50ms'");
+    server.sql("ALTER ROLE memlock SET idle_session_timeout = '500ms'");
     server.sql(&format!("SELECT pg_terminate_backend(pid) FROM ({SESSIONS}) AS sessions"));
     for _ in 0..3 {
         assert!(lock.check().unwrap());
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(700));
     }
     assert_eq!(lock.unlock().unwrap(), Release::Released);
 }
