@@ -73,6 +73,15 @@ impl Facts {
         losses.chain(paused.then_some(granted.began)).min()
     }
 
+    /// Whether what was asked for may have been handed over to this call, which was refused: a waiter
+    /// whose process stands still may be the next, and gives back what it was given when it goes on.
+    pub(super) fn may_have_been_next(&self, refused: &Call) -> bool {
+        let stood = |(process, stop): &(usize, Span)| {
+            *process == refused.who.process && stop.meets(refused.span())
+        };
+        refused.limit() != Some(Duration::ZERO) && self.stops.iter().any(stood)
+    }
+
     /// Until when the server may keep what this call stored. The dead send nothing more.
     pub(super) fn kept_until(&self, call: &Call) -> Duration {
         let death = self.deaths.get(&call.who.process).copied().unwrap_or(Duration::MAX);
