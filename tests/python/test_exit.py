@@ -155,7 +155,7 @@ def lost(reason):
         print("interrupted")
 held = client.mutex(name)
 held.acquire()
-renewed = client.mutex(name + "-renewed", 1, renew=True, max_hold=0.01, on_lost=lost)
+renewed = client.mutex(name + "-renewed", 1.5, renew=True, max_hold=0.01, on_lost=lost)
 renewed.acquire()
 inside.wait()
 atexit.register(go_on.set)
