@@ -258,8 +258,8 @@ static void cancel_the_keeper(int what, int64_t left_ms, void *arg) {
 }
 
 static void the_thread_that_renews_leases_cannot_be_cancelled(void) {
-    /* Under valgrind, on a busy machine, a thread may have to wait for a second. */
-    enum { LEASE_MS = 3000 };
+    /* Under valgrind, on a busy machine, a thread may have to wait for seconds. */
+    enum { LEASE_MS = 6000 };
     memlock_lock *brief, *renewed;
     int why = 0;
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "renewed", LEASE_MS, 0, &renewed));
