@@ -21,6 +21,7 @@ use memlock_core::lease::MIN_LEASE;
 use memlock_core::wait::entries;
 use memlock_core::{Client, OwnerRecord};
 use memlock_tests::chance::Chance;
+use memlock_tests::safety::MARKER;
 use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::{Marks, Stopwatch};
 
@@ -230,7 +231,9 @@ impl<'a> Crowd<'a> {
         let findings = checks::check(&history);
         println!("\n{}", summary::of(&history, &findings));
         let folder = self.folder.display();
-        let violations: Vec<String> = stuck.into_iter().chain(findings.violations).collect();
+        let mut violations: Vec<String> = stuck.into_iter().chain(findings.violations).collect();
+        // Breaches of safety first: the runner has to see them.
+        violations.sort_by_key(|text| !text.starts_with(MARKER));
         let first = &violations[..violations.len().min(20)];
         assert!(
             first.is_empty(),

@@ -2,6 +2,7 @@
 
 use memlock_tests::check::Verdict;
 use memlock_tests::history::{Call, Op, answer};
+use memlock_tests::safety::MARKER;
 
 /// How many findings are shown of one round.
 const SHOWN: usize = 4;
@@ -87,10 +88,12 @@ pub(crate) fn row(name: &str, tally: &Tally, verdict: &Verdict) -> String {
     )
 }
 
-/// The first few, indented.
+/// The first few, indented: breaches of safety before all others.
 pub(crate) fn findings(all: &[String]) -> String {
     let mut text = String::new();
-    for finding in all.iter().take(SHOWN) {
+    let mut sorted: Vec<&String> = all.iter().collect();
+    sorted.sort_by_key(|finding| !finding.starts_with(MARKER));
+    for finding in sorted.into_iter().take(SHOWN) {
         let short: String = finding.chars().take(WIDTH).collect();
         text += &format!("    {short}\n");
     }

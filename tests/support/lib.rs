@@ -9,6 +9,7 @@
 //! - [`proxy`]: stands before a server and loses, delays, cuts or spoils what passes.
 //! - [`fake`]: a scripted server for the answers that no real server gives.
 //! - [`cost`]: the usual cost of a step.
+//! - [`safety`]: the marker of failures that are a breach of safety.
 //! - [`intercepted`]: a store whose batches pass through a function of the test.
 //! - [`frozen`]: a clock that stands still.
 //! - [`stopwatch`]: measures upper bounds on elapsed time, also on a busy machine.
@@ -44,6 +45,7 @@ pub mod postgresql;
 pub mod process;
 pub mod proxy;
 pub mod relay;
+pub mod safety;
 pub mod server;
 pub mod stopwatch;
 pub mod witness;

@@ -27,7 +27,7 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
         let (Some(session), Some(done)) = (session(call, facts), definite(call)) else { continue };
         let (other, before) = ids.entry((session, done)).or_insert((key, call));
         if *other != key {
-            verdict.violations.push(format!("two keys have one id: {call:?} and {before:?}"));
+            verdict.breach(format_args!("two keys have one id: {call:?} and {before:?}"));
         }
     }
     for inserts in keys.values() {
@@ -59,7 +59,7 @@ fn one_id_and_one_first(inserts: &[&Call], facts: &Facts, verdict: &mut Verdict)
     });
     for told in by_session.into_values() {
         if let Some(other) = told.iter().find(|(id, _)| *id != told[0].0 || *id == 0) {
-            verdict.violations.push(format!("a key has two ids: {:?} and {other:?}", told[0]));
+            verdict.breach(format_args!("a key has two ids: {:?} and {other:?}", told[0]));
         }
         let firsts = told.iter().filter(|(_, call)| call.answer() == Some(answer::OK)).count();
         match firsts {
@@ -69,7 +69,7 @@ fn one_id_and_one_first(inserts: &[&Call], facts: &Facts, verdict: &mut Verdict)
                     .push(format!("a key, and nobody was told to be first: {told:?}"));
             }
             0 | 1 => {}
-            _ => verdict.violations.push(format!("{firsts} were told to be first: {told:?}")),
+            _ => verdict.breach(format_args!("{firsts} were told to be first: {told:?}")),
         }
     }
 }
@@ -114,6 +114,6 @@ fn sessions(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
         }
     }
     for calls in created.into_values().filter(|calls| calls.len() > 1) {
-        verdict.violations.push(format!("a session was set up twice: {calls:?}"));
+        verdict.breach(format_args!("a session was set up twice: {calls:?}"));
     }
 }

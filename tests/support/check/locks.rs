@@ -33,7 +33,7 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
     let mut by_name: HashMap<&str, Vec<HoldInterval<'_>>> = HashMap::new();
     for hold in holds(calls) {
         if let Some(section) = hold.entered_late {
-            verdict.violations.push(format!("entered without a lease: {section:?} of {hold:?}"));
+            verdict.breach(format_args!("entered without a lease: {section:?} of {hold:?}"));
         }
         by_name.entry(&hold.lock.name).or_default().push(hold);
     }
@@ -55,7 +55,7 @@ fn one_at_a_time(holds: &[HoldInterval<'_>], facts: &Facts, verdict: &mut Verdic
         let (first, second) = if this.fence < other.fence { (this, other) } else { (other, this) };
         match may_be_lost_from(first, facts) {
             Some(lost) if lost <= second.granted => verdict.losses.push(text),
-            _ => verdict.violations.push(text),
+            _ => verdict.breach(text),
         }
     };
     // Of those so far, the one that lasts longest, and the one with the greatest fence.
@@ -98,13 +98,14 @@ fn fences_rise(holds: &[HoldInterval<'_>], verdict: &mut Verdict) {
         if let Some(other) = before.checked_sub(1).map(|last| greatest[last])
             && other.fence >= hold.fence
         {
-            verdict.violations.push(format!("the fence did not rise: {hold:?} after {other:?}"));
+            verdict.breach(format_args!("the fence did not rise: {hold:?} after {other:?}"));
         }
     }
     let mut fences: Vec<u64> = holds.iter().map(|hold| hold.fence).collect();
     fences.sort_unstable();
-    let twice = fences.windows(2).filter(|pair| pair[0] == pair[1]);
-    verdict.violations.extend(twice.map(|pair| format!("two grants have the fence {}", pair[0])));
+    for twice in fences.windows(2).filter(|pair| pair[0] == pair[1]) {
+        verdict.breach(format_args!("two grants have the fence {}", twice[0]));
+    }
 }
 
 fn told_truly(holds: &[HoldInterval<'_>], facts: &Facts, verdict: &mut Verdict) {
@@ -136,7 +137,7 @@ fn told_truly(holds: &[HoldInterval<'_>], facts: &Facts, verdict: &mut Verdict) 
             // "released": see DESIGN.md.
             match may_be_lost_from(hold, facts) {
                 Some(lost) if lost <= other.granted && !facts.punctual => verdict.losses.push(text),
-                _ => verdict.violations.push(text),
+                _ => verdict.breach(text),
             }
         }
     }
@@ -184,7 +185,7 @@ fn refused_for_a_reason(
         let before = possible.partition_point(|(span, _)| span.from <= call.ended());
         let held = before.checked_sub(1).is_some_and(|last| longest[last] >= call.began);
         if looked_at && !held {
-            verdict.violations.push(format!("refused, and nobody can have held it: {call:?}"));
+            verdict.breach(format_args!("refused, and nobody can have held it: {call:?}"));
         }
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn are_told_truly<'a>(
     for lost in calls.filter(is_early) {
         match lost_from() {
             Some(from) if from <= lost.ended() => verdict.losses.push(text.to_string()),
-            _ => verdict.violations.push(text.to_string()),
+            _ => verdict.breach(text),
         }
     }
 }

@@ -131,7 +131,7 @@ fn no_more_than_there_are(
         if sum(&valid) <= size {
             verdict.losses.push(text);
         } else {
-            verdict.violations.push(text);
+            verdict.breach(text);
         }
     }
 }

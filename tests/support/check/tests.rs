@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::history::{Reader, Span};
+use crate::safety::MARKER;
 
 mod semaphores;
 mod waits;
@@ -70,7 +71,7 @@ fn lossy(from: u64, to: u64) -> Facts {
 #[track_caller]
 fn finds(verdict: &Verdict, what: &str) {
     assert!(
-        verdict.violations.iter().any(|text| text.starts_with(what)),
+        verdict.violations.iter().any(|text| text.trim_start_matches(MARKER).starts_with(what)),
         "{what:?} is not in {verdict:#?}"
     );
 }
@@ -120,9 +121,19 @@ fn overlapping_holds_are_found_unless_the_server_lost_the_first_one() {
     let verdict = verdict_of(&[HOLDER, other], &lossy(15, 16));
     assert_eq!(verdict.losses.len(), 1, "{verdict:#?}");
     assert!(
-        !verdict.violations.iter().any(|text| text.starts_with("two valid holds")),
+        !verdict.violations.iter().any(|text| text.contains("two valid holds")),
         "{verdict:#?}"
     );
+}
+
+#[test]
+fn breaches_of_safety_are_marked_and_nothing_else_is() {
+    let other = "20 call lock m0 1000 0\n21 done 0 5 @1020";
+    let found = verdict_of(&[HOLDER, other], &facts()).violations;
+    assert!(found.len() > 2 && found.iter().all(|text| text.starts_with(MARKER)), "{found:#?}");
+    let early = "10 call lock m0 1000 500\n400 done 2 0 0 ";
+    let found = verdict_of(&[HOLDER, early], &facts()).violations;
+    assert!(matches!(&found[..], [one] if one.starts_with("timed out before")), "{found:#?}");
 }
 
 #[test]

@@ -1,11 +1,15 @@
 //! The result of a check.
 
+use std::fmt::Display;
 use std::time::Duration;
+
+use crate::safety::MARKER;
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Promises that were broken, each with the calls that show it.
+    /// Promises that were broken, each with the calls that show it. Breaches of safety begin with
+    /// [`MARKER`].
     pub violations: Vec<String>,
     /// Calls that took too long.
     pub hung: Vec<String>,
@@ -15,6 +19,13 @@ pub struct Verdict {
     pub latest: Duration,
     /// In which order waiters of different priority got their permits.
     pub turns: Turns,
+}
+
+impl Verdict {
+    /// Adds a breach of safety, with the marker before it.
+    pub(super) fn breach(&mut self, text: impl Display) {
+        self.violations.push(format!("{MARKER}{text}"));
+    }
 }
 
 /// How many pairs there were of a waiter and one of lower priority.
