@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use memlock_core::Answer;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::schemes;
+use memlock_tests::assert_safe;
 use memlock_tests::doors::{Door, Driver, For, Held, Language, Outcome, Remote, WaitingThread};
 
 use crate::stores::{Instance, Store};
@@ -83,6 +84,14 @@ impl Bench {
 /// The answer alone. That every failure has a sentence is seen to by the doors.
 pub(crate) fn answer<T>(outcome: Outcome<T>) -> Answer {
     outcome.err().map_or(Answer::Ok, |no| no.answer)
+}
+
+/// That the attempt is refused, because what it asks for is held.
+#[track_caller]
+pub(crate) fn is_busy<T>(outcome: Outcome<T>) {
+    let said = answer(outcome);
+    assert_safe!(said != Answer::Ok, "granted to a second holder");
+    assert_eq!(said, Answer::Busy);
 }
 
 /// Acquires what must be free.

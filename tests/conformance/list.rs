@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use memlock_core::Answer;
 use memlock_tests::doors::Language;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::bench::{Bench, LEASE, answer};
 
@@ -29,9 +30,9 @@ fn every_key_gets_one_id_and_one_first(bench: &Bench) {
     let (_, mut ours) = one.set_up_list(b"s", LEASE).unwrap();
     let (_, mut theirs) = two.set_up_list(b"s", LEASE).unwrap();
     assert_eq!(ours.insert(b"apple").unwrap(), (1, true));
-    assert_eq!(theirs.insert(b"apple").unwrap(), (1, false));
+    assert_safe_eq!(theirs.insert(b"apple").unwrap(), (1, false), "accepted twice");
     assert_eq!(theirs.insert(b"pear\0\r\n\xff").unwrap(), (2, true));
-    assert_eq!(ours.insert(b"pear\0\r\n\xff").unwrap(), (2, false));
+    assert_safe_eq!(ours.insert(b"pear\0\r\n\xff").unwrap(), (2, false), "accepted twice");
     assert_eq!(ours.id(b"apple").unwrap(), Some(1));
     assert_eq!(theirs.id(b"plum").unwrap(), None);
     assert_eq!((ours.count().unwrap(), theirs.count().unwrap()), (2, 2));
@@ -48,10 +49,14 @@ fn many_keys_at_once_answer_as_one_by_one(bench: &Bench) {
     let answers = list.insert_many(&keys).unwrap();
     let mut ids = HashMap::from([(&b"key 7"[..], 1)]);
     for (&key, &(id, first)) in keys.iter().zip(&answers) {
-        assert_eq!(*ids.entry(key).or_insert(id), id);
-        assert!(!first || key != b"key 7");
+        assert_safe_eq!(*ids.entry(key).or_insert(id), id, "a key has two ids");
+        assert_safe!(!first || key != b"key 7", "accepted twice");
     }
-    assert_eq!(answers.iter().filter(|(_, first)| *first).count(), 2099);
+    assert_safe_eq!(
+        answers.iter().filter(|(_, first)| *first).count(),
+        2099,
+        "keys that were accepted"
+    );
     let mut all: Vec<u64> = ids.into_values().collect();
     all.sort_unstable();
     assert_eq!(all, (1..=2100).collect::<Vec<u64>>());
@@ -153,8 +158,8 @@ fn concurrent_inserters_agree_on_every_id(bench: &Bench) {
     });
     for number in 0..300 {
         let ids: Vec<u64> = told.iter().map(|answers| answers[number].0).collect();
-        assert!(ids.iter().all(|&id| id == ids[0]), "k{number}: {ids:?}");
-        assert_eq!(told.iter().filter(|answers| answers[number].1).count(), 1, "k{number}");
+        assert_safe!(ids.iter().all(|&id| id == ids[0]), "k{number}: {ids:?}");
+        assert_safe_eq!(told.iter().filter(|answers| answers[number].1).count(), 1, "k{number}");
     }
     let walked = list.walk().unwrap();
     assert_eq!(walked.len(), 300);

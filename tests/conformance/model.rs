@@ -12,6 +12,7 @@ use memlock_core::store::memory::Memory;
 use memlock_core::store::{
     Epoch, Expiry, Op, Reply, Returns, Route, Store, Stored, Version, schemes,
 };
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use memlock_tests::chance::seed_of_run;
 
@@ -179,8 +180,9 @@ fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
         for (step, (expected, got)) in steps.iter().zip(expected.iter().zip(&got)) {
             let agree = match (expected, got) {
                 (Reply::Stored(one), Reply::Stored(other)) => {
-                    rises(&mut fences[key_of(step)], step, *other)
-                        && *same.entry(one.version).or_insert(other.version) == other.version
+                    let rises = rises(&mut fences[key_of(step)], step, *other);
+                    assert_safe!(rises, "the fence did not rise: {}", context());
+                    *same.entry(one.version).or_insert(other.version) == other.version
                 }
                 (Reply::Value(one), Reply::Value(other)) => {
                     one.value == other.value
@@ -194,7 +196,11 @@ fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
     let mut pairs: Vec<&Version> = same.values().collect();
     pairs.sort_by_key(|version| version.number());
     pairs.dedup();
-    assert_eq!(pairs.len(), same.len(), "MEMLOCK_SEED={seed}: a version was given twice");
+    assert_safe_eq!(
+        pairs.len(),
+        same.len(),
+        "MEMLOCK_SEED={seed}: a version was given twice"
+    );
 }
 
 /// Whether a fence that was asked for is greater than all of the key before.

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use memlock_core::Answer;
 use memlock_tests::doors::{For, Held, Language, No};
 use memlock_tests::stopwatch::Stopwatch;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
-use crate::bench::{Bench, LEASE, LONG, WOKEN, answer, lock};
+use crate::bench::{Bench, LEASE, LONG, WOKEN, answer, is_busy, lock};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -30,8 +31,8 @@ behaviours! {
 fn a_free_mutex_is_granted_and_a_held_one_is_busy(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
     let held = one.lock(b"m", LEASE, For::Never).unwrap();
-    assert_eq!(answer(two.lock(b"m", LEASE, For::Never)), Answer::Busy);
-    assert_eq!(answer(one.lock(b"m", LEASE, For::Never)), Answer::Busy);
+    is_busy(two.lock(b"m", LEASE, For::Never));
+    is_busy(one.lock(b"m", LEASE, For::Never));
     assert_eq!(answer(two.lock(b"other", LEASE, For::Never)), Answer::Ok);
     held.release().unwrap();
 }
@@ -51,7 +52,7 @@ fn fences_rise_from_holder_to_holder(bench: &Bench) {
     for _ in 0..10 {
         for door in [&one, &two] {
             let mut held = door.lock(b"m", LEASE, For::Never).unwrap();
-            assert!(held.fence() > last, "{} after {last}", held.fence());
+            assert_safe!(held.fence() > last, "{} after {last}", held.fence());
             last = held.fence();
             held.extend(LEASE).unwrap();
             held.release().unwrap();
@@ -95,7 +96,7 @@ fn the_owner_can_be_seen_and_forced_out(bench: &Bench) {
     assert_eq!(owner.pid, one.process());
     assert!(owner.since > 1_700_000_000);
     assert_eq!(answer(two.force_unlock(b"m", "00000000000000000000000000000000")), Answer::NotHeld);
-    assert_eq!(answer(one.lock(b"m", LEASE, For::Never)), Answer::Busy);
+    is_busy(one.lock(b"m", LEASE, For::Never));
     two.force_unlock(b"m", &owner.token).unwrap();
     let next = two.lock(b"m", LEASE, For::Never).unwrap();
     assert_eq!(
@@ -114,10 +115,10 @@ fn a_lock_ends_with_its_lease(bench: &Bench) {
     let mut held = one.lock(b"m", lease, For::Never).unwrap();
     let next = two.lock(b"m", LEASE, LONG).unwrap();
     let (over, counted) = (began.elapsed(), watch.elapsed());
-    assert!(over >= lease - Duration::from_millis(10), "granted twice after {over:?}");
+    assert_safe!(over >= lease - Duration::from_millis(10), "granted twice after {over:?}");
     assert!(counted < bench.longest_exclusion() + WOKEN, "only after {counted:?}");
     assert!(held.remaining().is_zero());
-    assert!(next.fence() > held.fence());
+    assert_safe!(next.fence() > held.fence(), "the fence did not rise");
     assert_eq!(answer(held.extend(LEASE)), Answer::Lost);
     let no = held.release().unwrap_err();
     assert_eq!(no.answer, Answer::Lost);
@@ -176,7 +177,7 @@ fn odd_names_are_locks_of_their_own(bench: &Bench) {
     let all: Vec<Box<dyn Held>> =
         names.iter().map(|name| door.lock(name, LEASE, For::Never).unwrap()).collect();
     for name in names {
-        assert_eq!(answer(door.lock(name, LEASE, For::Never)), Answer::Busy);
+        is_busy(door.lock(name, LEASE, For::Never));
     }
     all.into_iter().for_each(|held| held.release().unwrap());
     victim.release().unwrap();
@@ -209,9 +210,9 @@ fn threads_exclude_each_other(bench: &Bench) {
             scope.spawn(|| {
                 for _ in 0..20 {
                     let held = door.lock(b"m", LEASE, For::Ever).unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "holders at once");
                     rounds.fetch_add(1, Ordering::SeqCst);
-                    assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
+                    assert_safe_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "holders at once");
                     held.release().unwrap();
                 }
             });

@@ -9,6 +9,7 @@ use memlock_core::name::{Key, Keyspace};
 use memlock_core::store::{
     Epoch, Expiry, Item, Op, Reply, Returns, Route, Store, Stored, Version, schemes,
 };
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::bench::Bench;
 
@@ -101,7 +102,7 @@ fn with_fence(reply: &Reply) -> Stored {
 fn an_item_is_added_once(bench: &Bench) {
     let items = &Items::new(bench);
     let version = items.add(b"a b\r\n");
-    assert_eq!(items.one(add(&items.key, b"other")), Reply::Exists);
+    assert_safe_eq!(items.one(add(&items.key, b"other")), Reply::Exists, "added twice");
     let item = items.read().unwrap();
     assert_eq!((item.value.as_slice(), item.version), (&b"a b\r\n"[..], version));
     let remaining = item.remaining.unwrap();
@@ -116,7 +117,11 @@ fn a_swap_needs_the_version(bench: &Bench) {
     let key = &items.key;
     let first = items.add(b"1");
     let second = stored(&items.one(set(key, first, b"2")));
-    assert_eq!(items.one(set(key, first, b"3")), Reply::VersionMismatch);
+    assert_safe_eq!(
+        items.one(set(key, first, b"3")),
+        Reply::VersionMismatch,
+        "another client's value"
+    );
     assert_eq!(items.read().unwrap().value, b"2");
     assert_eq!(items.one(Op::Delete { key, version: second }), Reply::Deleted);
     assert_eq!(items.one(set(key, second, b"4")), Reply::Missing);
@@ -127,7 +132,11 @@ fn a_delete_needs_the_version(bench: &Bench) {
     let key = &items.key;
     let first = items.add(b"1");
     let second = stored(&items.one(set(key, first, b"2")));
-    assert_eq!(items.one(Op::Delete { key, version: first }), Reply::VersionMismatch);
+    assert_safe_eq!(
+        items.one(Op::Delete { key, version: first }),
+        Reply::VersionMismatch,
+        "another client's value"
+    );
     assert_eq!(items.one(Op::Delete { key, version: second }), Reply::Deleted);
     assert_eq!(items.one(Op::Delete { key, version: second }), Reply::Missing);
 }
@@ -172,9 +181,13 @@ fn what_ends_at_a_time_tells_the_servers_clock(bench: &Bench) {
     let left = item.remaining.unwrap().as_secs();
     assert!((90..=103).contains(&left), "{left}");
     let strange = Version::new(Epoch::new(1, 1), 1);
-    assert_eq!(set(strange, b"3", MINUTE), Reply::VersionMismatch);
+    assert_safe_eq!(set(strange, b"3", MINUTE), Reply::VersionMismatch, "another client's value");
     assert_eq!(set(item.version, b"4", Expiry::Unchanged(item.remaining)), Reply::Written);
-    assert_eq!(set(item.version, b"5", MINUTE), Reply::VersionMismatch);
+    assert_safe_eq!(
+        set(item.version, b"5", MINUTE),
+        Reply::VersionMismatch,
+        "another client's value"
+    );
     let item = items.read().unwrap();
     assert_eq!(item.value, b"4");
     let now_left = item.remaining.unwrap().as_secs();
@@ -226,7 +239,11 @@ fn versions_of_another_life_are_refused(bench: &Bench) {
     let key = &items.key;
     let replies =
         items.run(&[Op::Delete { key, version: past }, set(key, past, b"2"), Op::get(key)]);
-    assert_eq!(replies[..2], [Reply::VersionMismatch, Reply::VersionMismatch]);
+    assert_safe_eq!(
+        replies[..2],
+        [Reply::VersionMismatch, Reply::VersionMismatch],
+        "versions of another life"
+    );
     assert!(matches!(&replies[2], Reply::Value(item) if item.value == b"1"));
 }
 
@@ -243,7 +260,7 @@ fn fences_rise_from_store_to_store(bench: &Bench) {
         ];
         let replies = items.run(&ops);
         let next = with_fence(&replies[0]);
-        assert!(next.fence > last.fence, "{next:?} after {last:?}");
+        assert_safe!(next.fence > last.fence, "{next:?} after {last:?}");
         let Reply::Value(item) = &replies[1] else { panic!("{replies:?}") };
         assert_eq!(item.version, next.version);
         assert!(item.fence >= next.fence);
@@ -253,7 +270,7 @@ fn fences_rise_from_store_to_store(bench: &Bench) {
             assert_eq!(items.one(Op::Delete { key, version: next.version }), Reply::Deleted);
             let add = Op::Add { key, value, expiry, returns };
             let again = with_fence(&items.one(add));
-            assert!(again.fence > last.fence, "{again:?} after {last:?}");
+            assert_safe!(again.fence > last.fence, "{again:?} after {last:?}");
             last = again;
         }
     }

@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use memlock_core::Answer;
 use memlock_tests::doors::{Door, For, Held, PermitRequest};
 use memlock_tests::stopwatch::Stopwatch;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
-use crate::bench::{Bench, LEASE, LONG, WOKEN, answer, lock, until, waits};
+use crate::bench::{Bench, LEASE, LONG, WOKEN, answer, is_busy, lock, until, waits};
 
 behaviours! {
     a_try_never_waits
@@ -34,7 +35,7 @@ fn a_try_never_waits(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
     let held = (lock(&*one, b"m"), permits(&*one, PermitRequest::of(2), For::Never).unwrap());
     let watch = Stopwatch::start();
-    assert_eq!(answer(two.lock(b"m", LEASE, For::Never)), Answer::Busy);
+    is_busy(two.lock(b"m", LEASE, For::Never));
     assert_eq!(permits(&*two, PermitRequest::of(1), For::Never).err(), Some(Answer::Busy));
     assert!(watch.elapsed() < WOKEN, "{:?}", watch.elapsed());
     drop(held);
@@ -67,12 +68,12 @@ fn a_waiter_gets_what_comes_free(bench: &Bench) {
     thread::scope(|scope| {
         let for_lock = waits(scope, || {
             let held = two.lock(b"m", LEASE, For::Ever).unwrap();
-            assert!(released.load(Ordering::SeqCst), "granted twice");
+            assert_safe!(released.load(Ordering::SeqCst), "granted twice");
             held.release().unwrap();
         });
         let for_permits = waits(scope, || {
             let held = permits(&*two, PermitRequest::of(2), For::Ever).unwrap();
-            assert!(released.load(Ordering::SeqCst), "granted twice");
+            assert_safe!(released.load(Ordering::SeqCst), "granted twice");
             held.release().unwrap();
         });
         assert!(!for_lock.is_finished() && !for_permits.is_finished());
@@ -229,7 +230,7 @@ fn a_waiter_is_woken_by_a_release_in_another_process(bench: &Bench) {
     for (holder, other) in [(&ours, &theirs), (&theirs, &ours)] {
         let held =
             (lock(&**holder, b"m"), permits(&**holder, PermitRequest::of(2), For::Never).unwrap());
-        assert_eq!(answer(other.lock(b"m", LEASE, For::Never)), Answer::Busy);
+        is_busy(other.lock(b"m", LEASE, For::Never));
         let owner = other.owner(b"m").unwrap().unwrap();
         assert_eq!(owner.pid, holder.process());
         thread::scope(|scope| {
@@ -240,7 +241,7 @@ fn a_waiter_is_woken_by_a_release_in_another_process(bench: &Bench) {
             held.0.release().unwrap();
             held.1.release().unwrap();
             let next = for_lock.join().unwrap();
-            assert!(next.fence() > fence);
+            assert_safe!(next.fence() > fence, "the fence did not rise");
             next.release().unwrap();
             for_permits.join().unwrap().release().unwrap();
             assert!(watch.elapsed() < WOKEN, "{:?}", watch.elapsed());
@@ -262,11 +263,11 @@ fn threads_of_several_processes_exclude_each_other(bench: &Bench) {
             scope.spawn(move || {
                 for _ in 0..TURNS {
                     let held = door.lock(b"m", LEASE, LONG).unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "granted twice");
+                    assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "granted twice");
                     let fence = held.fence();
                     let before = std::mem::replace(&mut *last.lock().unwrap(), fence);
-                    assert!(fence > before, "{fence} after {before}");
-                    assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1);
+                    assert_safe!(fence > before, "{fence} after {before}");
+                    assert_safe_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "granted twice");
                     held.release().unwrap();
                 }
                 ended.fetch_add(1, Ordering::SeqCst);
