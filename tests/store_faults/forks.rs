@@ -1,6 +1,7 @@
 //! Processes that fork.
 
 use memlock_core::{Client, Release};
+use memlock_tests::assert_safe;
 use memlock_tests::launch::until;
 
 use crate::{Bench, LEASE, is_free};
@@ -25,7 +26,7 @@ pub(crate) fn a_child_neither_uses_nor_ends_the_connections_of_its_parent(bench:
     until("the child has ended", || waited() == child);
     assert_eq!(status, 0, "the child failed");
     assert!(lock.check().unwrap(), "the parent's connection works");
-    assert!(!is_free(&witness, "m"));
+    assert_safe!(!is_free(&witness, "m"), "the child released its parent's lock");
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert!(is_free(&witness, "m") && is_free(&witness, "child"));
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use memlock_core::{ErrorKind, Extension, Release};
+use memlock_tests::assert_safe;
 use memlock_tests::relay::{Fate, Relay};
 
 use crate::{Bench, LEASE, is_free};
@@ -46,7 +47,7 @@ fn one_round(client: &memlock_core::Client, witness: &memlock_core::Client, cont
         }
     };
     let other = witness.mutex("m", LEASE).unwrap().try_lock().unwrap();
-    assert!(other.is_none(), "{context}: granted twice");
+    assert_safe!(other.is_none(), "{context}: granted twice");
     let fence = lock.fence();
     match lock.extend(LEASE) {
         Ok(extension) => assert_eq!(extension, Extension::Extended, "{context}"),
@@ -63,7 +64,7 @@ fn one_round(client: &memlock_core::Client, witness: &memlock_core::Client, cont
     }
     assert!(is_free(witness, "m"), "{context}: left behind");
     let next = witness.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-    assert!(next.fence() > fence, "{context}");
+    assert_safe!(next.fence() > fence, "{context}");
 }
 
 /// The reply to a request that was given up arrives while the next one waits for its own.
@@ -78,7 +79,9 @@ pub(crate) fn a_late_reply_is_never_taken_for_another(bench: &Bench) {
             let first = client.mutex(name, LEASE).unwrap().try_lock();
             let second = client.mutex("other", LEASE).unwrap().try_lock();
             if let Ok(first) = first {
-                assert_eq!(first.is_some(), name == "free", "request {number} of {name}");
+                let is_granted = first.is_some();
+                assert_safe!(!is_granted || name == "free", "request {number}: held twice");
+                assert_eq!(is_granted, name == "free", "request {number} of {name}");
             }
             if let Ok(second) = second {
                 assert!(second.is_some(), "request {number} of {name}");

@@ -7,6 +7,7 @@ use memlock_core::store::Survives;
 use memlock_core::{ErrorKind, Extension, Insertion, Release, RenewOptions, SetUp};
 use memlock_tests::launch::ReservedPort;
 use memlock_tests::relay::Relay;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::{Bench, LEASE, PATIENCE, is_free, quick};
 
@@ -36,20 +37,27 @@ pub(crate) fn a_killed_server_keeps_what_it_promises(bench: &Bench) {
     if !bench.keeps_when_killed {
         assert!(!lock.check().unwrap(), "it is lost, and its holder can know");
         let next = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-        assert!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
+        assert_safe!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
         assert!(matches!(lock.unlock().unwrap(), Release::Lost | Release::NotHeld));
-        assert!(!is_free(&other, "m"), "a release that came too late leaves the next lock alone");
+        assert_safe!(
+            !is_free(&other, "m"),
+            "a release that came too late leaves the next lock alone"
+        );
     } else {
         assert!(lock.check().unwrap(), "it is still held");
-        assert!(other.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+        assert_safe!(other.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(), "held twice");
         assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
         let mut again = client.distinct_list("l").unwrap();
         assert_eq!(again.set_up(LEASE).unwrap(), SetUp::Joined);
-        assert_eq!(again.insert("key").unwrap(), Some(Insertion::Duplicate(id)));
+        assert_safe_eq!(
+            again.insert("key").unwrap(),
+            Some(Insertion::Duplicate(id)),
+            "accepted twice"
+        );
         let fence = lock.fence();
         assert_eq!(lock.unlock().unwrap(), Release::Released);
         let next = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-        assert!(next.fence() > fence);
+        assert_safe!(next.fence() > fence, "the fence did not rise");
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use memlock_core::Release;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::{Bench, LEASE, PATIENCE};
 
@@ -22,9 +23,9 @@ pub(crate) fn fences_rise_in_the_order_of_holding(bench: &Bench) {
                 let mutex = client.mutex("m", LEASE).unwrap();
                 for _ in 0..ROUNDS {
                     let mut lock = mutex.lock_for(PATIENCE).unwrap().unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "granted twice");
+                    assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "granted twice");
                     fences.lock().unwrap().push(lock.fence());
-                    assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "granted twice");
+                    assert_safe_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "granted twice");
                     assert_eq!(lock.unlock().unwrap(), Release::Released);
                 }
             });
@@ -33,7 +34,7 @@ pub(crate) fn fences_rise_in_the_order_of_holding(bench: &Bench) {
     let fences = fences.into_inner().unwrap();
     assert_eq!(fences.len(), THREADS * ROUNDS);
     let falls: Vec<_> = fences.windows(2).filter(|two| two[0] >= two[1]).collect();
-    assert!(falls.is_empty(), "{falls:?}");
+    assert_safe!(falls.is_empty(), "{falls:?}");
 }
 
 /// The same without a wait: the attempts of all threads hit the server together.
@@ -46,10 +47,10 @@ pub(crate) fn of_many_attempts_one_is_granted(bench: &Bench) {
                 let mutex = client.mutex("m", LEASE).unwrap();
                 for _ in 0..10 * ROUNDS {
                     let Some(mut lock) = mutex.try_lock().unwrap() else { continue };
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "granted twice");
+                    assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "granted twice");
                     granted.fetch_add(1, Ordering::SeqCst);
                     thread::yield_now();
-                    assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "granted twice");
+                    assert_safe_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "granted twice");
                     assert_eq!(lock.unlock().unwrap(), Release::Released);
                 }
             });
@@ -69,7 +70,7 @@ pub(crate) fn permits_are_never_exceeded(bench: &Bench) {
                 for _ in 0..ROUNDS / 2 {
                     let mut permit = semaphore.acquire().unwrap();
                     let others = inside.fetch_add(1, Ordering::SeqCst);
-                    assert!(others < PERMITS as usize, "{others} others");
+                    assert_safe!(others < PERMITS as usize, "{others} others");
                     inside.fetch_sub(1, Ordering::SeqCst);
                     assert_eq!(permit.release().unwrap(), Release::Released);
                 }
