@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::{ErrorKind, Release};
+use memlock_tests::assert_safe;
 use memlock_tests::launch::poll_until;
 use memlock_tests::process::Server;
 
@@ -32,7 +33,7 @@ fn fences_rise_although_an_old_snapshot_is_restored() {
     assert!(old.check().unwrap(), "it was in the snapshot");
     assert!(!lock.check().unwrap(), "it was not");
     let mut next = mutex.try_lock().unwrap().unwrap();
-    assert!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
+    assert_safe!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
     assert!(matches!(lock.unlock().unwrap(), Release::Lost | Release::NotHeld));
     assert_eq!(next.unlock().unwrap(), Release::Released);
 }
@@ -50,7 +51,7 @@ fn fences_rise_although_the_data_is_replaced_under_a_running_client() {
         // The connections stay open, so that nothing tells the client.
         let () = server.reply(&["DEBUG", "RELOAD"]);
         let lock = mutex.try_lock().unwrap().unwrap();
-        assert!(lock.fence() > fence, "{} after {fence}", lock.fence());
+        assert_safe!(lock.fence() > fence, "{} after {fence}", lock.fence());
         fence = lock.fence();
         lock.abandon();
     }
@@ -66,10 +67,13 @@ fn the_append_only_file_keeps_locks_across_a_kill() {
     // What the server has written to the kernel survives the kill of the server.
     server.restart();
     assert!(lock.check().unwrap());
-    assert!(crate::client(&server).mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    assert_safe!(
+        crate::client(&server).mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(),
+        "held twice"
+    );
     let fence = lock.fence();
     assert_eq!(lock.unlock().unwrap(), Release::Released);
-    assert!(mutex.try_lock().unwrap().unwrap().fence() > fence);
+    assert_safe!(mutex.try_lock().unwrap().unwrap().fence() > fence, "the fence did not rise");
 }
 
 /// Starts a replica, and waits until it has the data.
@@ -103,16 +107,16 @@ fn a_replica_that_is_promoted_grants_with_greater_fences() {
         let fence = lost.fence();
         assert_eq!(lost.unlock().unwrap(), Release::Released);
         lost = mutex.try_lock().unwrap().unwrap();
-        assert!(lost.fence() > fence);
+        assert_safe!(lost.fence() > fence, "the fence did not rise");
     }
     refused(&replica.url(), ErrorKind::Unreachable, "read-only replica");
     let () = replica.reply(&["REPLICAOF", "NO", "ONE"]);
     let after = client(&replica);
-    assert!(after.mutex("kept", LEASE).unwrap().try_lock().unwrap().is_none());
+    assert_safe!(after.mutex("kept", LEASE).unwrap().try_lock().unwrap().is_none(), "held twice");
     // Granted twice, as documented: the resource can tell by the fence.
     let second = after.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     assert!(lost.check().unwrap());
-    assert!(second.fence() > lost.fence(), "{} after {}", second.fence(), lost.fence());
+    assert_safe!(second.fence() > lost.fence(), "{} after {}", second.fence(), lost.fence());
 }
 
 /// The client stays connected while its server is demoted, and promoted again.
@@ -128,7 +132,7 @@ fn a_primary_that_is_demoted_refuses_and_comes_back() {
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     let () = server.reply(&["REPLICAOF", "NO", "ONE"]);
     let next = client.mutex("n", LEASE).unwrap().try_lock().unwrap().unwrap();
-    assert!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
+    assert_safe!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::{Client, ErrorKind};
+use memlock_tests::assert_safe;
 use memlock_tests::launch::until;
 use memlock_tests::process::Server;
 use memlock_tests::stopwatch::Stopwatch;
@@ -166,7 +167,7 @@ fn a_server_that_is_down_affects_its_own_locks_alone() {
             Ok(lock) => {
                 let _lock = lock.unwrap();
                 let theirs = other.mutex(&name, LEASE).unwrap().try_lock().unwrap();
-                assert!(theirs.is_none(), "{name} is granted twice");
+                assert_safe!(theirs.is_none(), "{name} is granted twice");
                 up += 1;
             }
             Err(error) => {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::launch::until;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::stores::redis::{Redis, reply};
 use crate::{LEASE, PATIENCE, client, works};
@@ -15,7 +16,7 @@ fn a_plain_lock_of_another_program_excludes_and_is_excluded() {
     let client = client(&server);
     let mutex = client.mutex("x", LEASE).unwrap();
     let () = server.reply(&["SET", "lock:x", "theirs", "NX", "PX", "30000"]);
-    assert!(mutex.try_lock().unwrap().is_none());
+    assert_safe!(mutex.try_lock().unwrap().is_none(), "held twice");
     let owner = mutex.owner().unwrap().unwrap();
     assert_eq!(owner.value, b"theirs");
     let report = mutex.report_held_by(&owner).to_string();
@@ -29,7 +30,7 @@ fn a_plain_lock_of_another_program_excludes_and_is_excluded() {
         assert_eq!(server.reply::<usize>(&["DEL", "lock:x"]), 1);
         let mut lock = waiter.join().unwrap();
         let theirs: Option<String> = server.reply(&["SET", "lock:x", "theirs", "NX", "PX", "9"]);
-        assert_eq!(theirs, None, "it is excluded");
+        assert_safe_eq!(theirs, None, "it is excluded");
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     });
     let theirs: Option<String> = server.reply(&["SET", "lock:x", "theirs", "NX", "PX", "300"]);
@@ -46,12 +47,12 @@ fn a_plain_lock_can_be_released_by_its_value() {
     let token = || mutex.owner().unwrap().unwrap().token();
     let theirs = token();
     let () = server.reply(&["SET", "lock:x", "another", "PX", "30000"]);
-    assert!(!mutex.force_unlock(&theirs).unwrap(), "a later holder is not affected");
+    assert_safe!(!mutex.force_unlock(&theirs).unwrap(), "a later holder is not affected");
     assert!(mutex.force_unlock(&token()).unwrap());
     assert_eq!(server.reply::<usize>(&["EXISTS", "lock:x"]), 0);
     // A value that looks as if memlock had stored it.
     let () = server.reply(&["SET", "lock:x", "0123456789abcdef theirs", "PX", "30000"]);
-    assert!(mutex.try_lock().unwrap().is_none());
+    assert_safe!(mutex.try_lock().unwrap().is_none(), "held twice");
     assert!(mutex.force_unlock(&token()).unwrap());
     drop(mutex.try_lock().unwrap().unwrap());
 }
@@ -72,7 +73,11 @@ fn an_item_that_is_no_lock_is_named_and_harms_nothing_else() {
         let _: redis::Value = reply(&mut admin, &words);
         let mutex = client.mutex("x", LEASE).unwrap();
         for _ in 0..3 {
-            assert!(mutex.try_lock().unwrap().is_none(), "{}: another program has it", words[0]);
+            assert_safe!(
+                mutex.try_lock().unwrap().is_none(),
+                "{}: another program has it",
+                words[0]
+            );
             let error = mutex.owner().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
             let text = error.to_string();

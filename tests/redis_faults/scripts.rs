@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use memlock_core::{Insertion, Release};
 use memlock_tests::process::Server;
 use memlock_tests::relay::Relay;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::stores::redis::{Redis, reply};
 use crate::{LEASE, client, works};
@@ -25,7 +26,7 @@ fn flushall_is_reported_as_a_loss_and_fences_go_on_rising() {
     // By a client that was connected before, and by one that was not.
     for client in [&other, &ours, &client(&server)] {
         let mut next = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-        assert!(next.fence() > fence, "{} after {fence}", next.fence());
+        assert_safe!(next.fence() > fence, "{} after {fence}", next.fence());
         fence = next.fence();
         assert_eq!(next.unlock().unwrap(), Release::Released);
         let () = server.reply(&["FLUSHALL"]);
@@ -82,7 +83,7 @@ fn a_script_that_is_forgotten_between_any_two_calls_is_told_again() {
         flush();
         let mut lock = mutex.try_lock().unwrap().unwrap();
         flush();
-        assert!(mutex.try_lock().unwrap().is_none(), "round {round}");
+        assert_safe!(mutex.try_lock().unwrap().is_none(), "round {round}");
         flush();
         assert!(lock.check().unwrap());
         flush();
@@ -99,7 +100,7 @@ fn a_script_that_is_forgotten_between_any_two_calls_is_told_again() {
             assert!(matches!(list.insert(format!("{key}")).unwrap(), Some(Insertion::First(_))));
             flush();
             let again = list.insert(format!("{key}")).unwrap();
-            assert!(matches!(again, Some(Insertion::Duplicate(_))), "{again:?}");
+            assert_safe!(matches!(again, Some(Insertion::Duplicate(_))), "{again:?}");
         }
         flush();
         assert_eq!(list.count().unwrap(), Some(3));
@@ -139,13 +140,19 @@ fn a_script_that_is_forgotten_all_the_time_fails_no_call() {
                     let mut round = 0;
                     while Instant::now() < end {
                         let mut lock = mutex.lock().unwrap();
-                        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "granted twice");
+                        assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "granted twice");
                         let fence = lock.fence() as usize;
-                        assert!(last.swap(fence, Ordering::SeqCst) < fence);
+                        assert_safe!(
+                            last.swap(fence, Ordering::SeqCst) < fence,
+                            "the fence did not rise"
+                        );
                         inside.fetch_sub(1, Ordering::SeqCst);
                         assert_eq!(lock.unlock().unwrap(), Release::Released);
                         let mut permit = semaphore.acquire().unwrap();
-                        assert!(permits.fetch_add(1, Ordering::SeqCst) < 2, "too many permits");
+                        assert_safe!(
+                            permits.fetch_add(1, Ordering::SeqCst) < 2,
+                            "too many permits"
+                        );
                         permits.fetch_sub(1, Ordering::SeqCst);
                         assert_eq!(permit.release().unwrap(), Release::Released);
                         let keys: Vec<String> =
@@ -164,7 +171,7 @@ fn a_script_that_is_forgotten_all_the_time_fails_no_call() {
         let joined: Vec<_> = workers.into_iter().map(thread::ScopedJoinHandle::join).collect();
         done.store(true, Ordering::Relaxed);
         let most = joined.into_iter().map(Result::unwrap).max().unwrap();
-        assert_eq!(firsts.load(Ordering::SeqCst), most * 4, "each key is the first once");
+        assert_safe_eq!(firsts.load(Ordering::SeqCst), most * 4, "each key is the first once");
     });
     assert!(locks.load(Ordering::Relaxed) > 50, "{locks:?}");
 }

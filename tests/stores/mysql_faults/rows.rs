@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use memlock_core::{ErrorKind, Extension, Release};
 use memlock_tests::mysql::{DATABASE, MariaDb};
 use memlock_tests::process::Server;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::stranger::Stranger;
 use crate::{LEASE, PATIENCE, client, refused, shared, try_lock};
@@ -27,7 +28,7 @@ fn fences_rise_in_the_order_of_holding() {
                 while Instant::now() < end {
                     let Some(mut lock) = try_lock(&client, "m") else { continue };
                     let before = last.swap(lock.fence(), Ordering::SeqCst);
-                    assert!(before < lock.fence(), "{} after {before}", lock.fence());
+                    assert_safe!(before < lock.fence(), "{} after {before}", lock.fence());
                     grants.fetch_add(1, Ordering::Relaxed);
                     assert_eq!(lock.unlock().unwrap(), Release::Released);
                 }
@@ -119,7 +120,7 @@ fn names_are_compared_byte_by_byte() {
     let long = "n".repeat(3000);
     let names = ["name", "Name", "NAME", "name ", "n\u{e4}me", "na_me", "na%me", &long];
     let held: Vec<_> = names.iter().map(|name| try_lock(&one, name).unwrap()).collect();
-    assert!(names.iter().all(|name| try_lock(&two, name).is_none()));
+    assert_safe!(names.iter().all(|name| try_lock(&two, name).is_none()), "held twice");
     drop(held);
     assert!(names.iter().all(|name| try_lock(&two, name).is_some()));
 }
@@ -136,7 +137,7 @@ fn eight_clients_create_the_table_at_once() {
             let tries: Vec<_> = tries.collect();
             tries.into_iter().filter_map(|attempt| attempt.join().unwrap()).collect()
         });
-        assert_eq!(holders.len(), 1);
+        assert_safe_eq!(holders.len(), 1, "holders at once");
         drop(holders);
         server.sql("DROP TABLE locks.memlock_items");
     }
@@ -157,7 +158,7 @@ fn a_lock_is_released_with_the_callers_transaction_or_not_at_all() {
         server.sql(&format!("USE mysql; BEGIN; {statement}; SELECT ROW_COUNT(); {end}"))
     };
     assert_eq!(run("ROLLBACK"), "1\n");
-    assert!(try_lock(&two, "m").is_none(), "it was rolled back");
+    assert_safe!(try_lock(&two, "m").is_none(), "it was rolled back");
     let mut command = server.session();
     let mut session = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     let mut input = session.stdin.take().unwrap();
@@ -166,7 +167,7 @@ fn a_lock_is_released_with_the_callers_transaction_or_not_at_all() {
     let mut line = String::new();
     output.read_line(&mut line).unwrap();
     assert_eq!(line, "1\n");
-    assert!(try_lock(&two, "m").is_none(), "nobody gets it meanwhile");
+    assert_safe!(try_lock(&two, "m").is_none(), "nobody gets it meanwhile");
     let mut next = thread::scope(|scope| {
         let waiter = scope.spawn(|| two.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
         // Longer than a statement may wait for the row.
@@ -234,7 +235,7 @@ fn fences_rise_across_a_crash_that_loses_locks() {
         let client = client(&server, "");
         for _ in 0..50 {
             let lock = client.mutex("m", LEASE).unwrap().lock_for(PATIENCE).unwrap().unwrap();
-            assert!(lock.fence() > last, "{} after {last}", lock.fence());
+            assert_safe!(lock.fence() > last, "{} after {last}", lock.fence());
             last = lock.fence();
         }
         server.restart();

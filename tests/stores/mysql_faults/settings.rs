@@ -11,6 +11,7 @@ use memlock_core::{Client, ErrorKind, Extension, Insertion, Release};
 use memlock_tests::launch::poll_until;
 use memlock_tests::mysql::MariaDb;
 use memlock_tests::process::Server;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::{LEASE, PATIENCE, client, try_lock};
 
@@ -20,7 +21,7 @@ fn a_transaction_that_the_server_has_begun_is_ended() {
     let server = MariaDb::start(&["--init-connect=START TRANSACTION", "--completion-type=RELEASE"]);
     let (one, two) = (client(&server, ""), client(&server, ""));
     let mut lock = try_lock(&one, "m").unwrap();
-    assert!(try_lock(&two, "m").is_none());
+    assert_safe!(try_lock(&two, "m").is_none(), "held twice");
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert!(try_lock(&two, "m").is_some());
 }
@@ -37,7 +38,7 @@ fn a_trigger_of_the_table_hides_no_fence() {
     );
     for _ in 0..4 {
         let mut lock = try_lock(&one, "m").unwrap();
-        assert!(lock.fence() > last, "{} after {last}", lock.fence());
+        assert_safe!(lock.fence() > last, "{} after {last}", lock.fence());
         last = lock.fence();
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     }
@@ -69,12 +70,12 @@ fn settings_of_the_server_do_not_matter() {
     let mut last = 0;
     for _ in 0..5 {
         let mut lock = try_lock(&one, "m").unwrap();
-        assert!(lock.fence() > last);
+        assert_safe!(lock.fence() > last, "the fence did not rise");
         last = lock.fence();
-        assert!(try_lock(&two, "m").is_none());
+        assert_safe!(try_lock(&two, "m").is_none(), "held twice");
         assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
         assert!(lock.check().unwrap());
-        assert!(try_lock(&two, "m").is_none(), "the time zone does not matter");
+        assert_safe!(try_lock(&two, "m").is_none(), "the time zone does not matter");
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     }
     let short = one.mutex("short", Duration::from_secs(1)).unwrap().try_lock().unwrap().unwrap();
@@ -86,7 +87,10 @@ fn settings_of_the_server_do_not_matter() {
     let mut list = one.distinct_list("l").unwrap();
     let _ = list.set_up(LEASE).unwrap();
     assert!(matches!(list.insert("key").unwrap(), Some(Insertion::First(_))));
-    assert!(matches!(list.insert("key").unwrap(), Some(Insertion::Duplicate(_))));
+    assert_safe!(
+        matches!(list.insert("key").unwrap(), Some(Insertion::Duplicate(_))),
+        "accepted twice"
+    );
     let error = list.insert("x".repeat(600_000)).map(drop).unwrap_err();
     assert!(error.to_string().contains("64 KiB") || error.to_string().contains("bytes"), "{error}");
 }
@@ -125,9 +129,17 @@ fn prepared_statements_are_answered_as_others() {
             let set = |version| Op::CompareAndSet { key, version, value, expiry, returns };
             let delete = |version| Op::Delete { key, version };
             let Reply::Stored(second) = run(set(first.version)) else { panic!("it was there") };
-            assert!(second.fence > first.fence);
-            assert_eq!(run(set(first.version)), Reply::VersionMismatch);
-            assert_eq!(run(delete(first.version)), Reply::VersionMismatch);
+            assert_safe!(second.fence > first.fence, "the fence did not rise");
+            assert_safe_eq!(
+                run(set(first.version)),
+                Reply::VersionMismatch,
+                "another client's value"
+            );
+            assert_safe_eq!(
+                run(delete(first.version)),
+                Reply::VersionMismatch,
+                "another client's value"
+            );
             let Reply::Value(item) = run(Op::get(key)) else { panic!("it is there") };
             assert_eq!((item.value.as_slice(), item.version), (value, second.version));
             assert_eq!(run(delete(second.version)), Reply::Deleted);

@@ -8,6 +8,7 @@ use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::Keyspace;
 use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Version, schemes};
 use memlock_core::{ErrorKind, Release};
+use memlock_tests::assert_safe;
 use memlock_tests::launch::{START_LIMIT, poll_until};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
@@ -59,16 +60,19 @@ fn a_killed_session_loses_what_is_not_logged_and_nothing_else() {
         assert_eq!(poll_until(START_LIMIT, answers), Some(began));
         if durable {
             assert!(lock.check().unwrap());
-            assert!(other.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+            assert_safe!(
+                other.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(),
+                "held twice"
+            );
             assert_eq!(lock.unlock().unwrap(), Release::Released);
         } else {
             assert!(!lock.check().unwrap(), "it is lost, and its holder can know");
         }
         let next = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-        assert!(next.fence() > fence, "{} after {fence}", next.fence());
+        assert_safe!(next.fence() > fence, "{} after {fence}", next.fence());
         if !durable {
             assert_ne!(lock.unlock().unwrap(), Release::Released);
-            assert!(!is_free(&other, "m"), "a release that came too late takes nobody's lock");
+            assert_safe!(!is_free(&other, "m"), "a release that came too late takes nobody's lock");
         }
     }
 }
@@ -85,11 +89,11 @@ fn a_clean_restart_keeps_all_locks() {
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     server.restart();
     assert!(lock.check().unwrap());
-    assert!(!is_free(&other, "m"));
+    assert_safe!(!is_free(&other, "m"), "lost by a clean restart");
     let fence = lock.fence();
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     let next = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-    assert!(next.fence() > fence);
+    assert_safe!(next.fence() > fence, "the fence did not rise");
 }
 
 /// By an administrator, or by `idle_session_timeout`.
@@ -144,5 +148,5 @@ fn a_promoted_standby_begins_another_life() {
     assert!(error.to_string().contains("standby"), "{error}");
     standby.sql("SELECT pg_promote()");
     let next = other.mutex("0", LEASE).unwrap().lock_for(crate::PATIENCE).unwrap().unwrap();
-    assert!(next.fence() > highest, "{} after {highest}", next.fence());
+    assert_safe!(next.fence() > highest, "{} after {highest}", next.fence());
 }

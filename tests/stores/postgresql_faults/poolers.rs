@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use memlock_core::{Client, ErrorKind, Insertion, Release, SetUp};
 use memlock_tests::postgresql::{Postgresql, as_nobody, give};
 use memlock_tests::process::{Program, Server, ServerProcess};
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::{LEASE, PATIENCE, Stranger, connect, is_free};
 
@@ -97,9 +98,12 @@ fn many_clients_share_two_sessions() {
                 let _ = list.set_up(LEASE).unwrap();
                 for round in 0..40 {
                     let mut lock = mutex.lock_for(PATIENCE).unwrap().unwrap();
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "held twice");
+                    assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "held twice");
                     held.fetch_add(1, Ordering::SeqCst);
-                    assert!(last.swap(lock.fence(), Ordering::SeqCst) < lock.fence());
+                    assert_safe!(
+                        last.swap(lock.fence(), Ordering::SeqCst) < lock.fence(),
+                        "the fence did not rise"
+                    );
                     inside.fetch_sub(1, Ordering::SeqCst);
                     assert_eq!(lock.unlock().unwrap(), Release::Released);
                     let mut lock = own.try_lock().unwrap().unwrap();
@@ -148,9 +152,9 @@ fn a_crash_behind_the_pooler_is_noticed() {
     };
     assert!(!is_held);
     let next = other.mutex("m", LEASE).unwrap().lock_for(PATIENCE).unwrap().unwrap();
-    assert!(next.fence() > lock.fence());
+    assert_safe!(next.fence() > lock.fence(), "the fence did not rise");
     assert_ne!(lock.unlock().unwrap(), Release::Released);
-    assert!(!is_free(&other, "m"));
+    assert_safe!(!is_free(&other, "m"), "another holder's lock was released");
 }
 
 #[test]

@@ -9,6 +9,7 @@ use memlock_core::{ErrorKind, Extension, Release};
 use memlock_tests::launch::poll_until;
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::{LEASE, PATIENCE, Stranger, connect, is_free, with};
 
@@ -31,7 +32,7 @@ fn fences_rise_in_the_order_of_holding() {
                     let Some(mut lock) = mutex.try_lock().unwrap() else { continue };
                     held.fetch_add(1, Ordering::SeqCst);
                     let before = last.swap(lock.fence(), Ordering::SeqCst);
-                    assert!(before < lock.fence(), "{} after {before}", lock.fence());
+                    assert_safe!(before < lock.fence(), "{} after {before}", lock.fence());
                     assert_eq!(lock.unlock().unwrap(), Release::Released);
                 }
             });
@@ -52,7 +53,7 @@ fn fences_rise_while_rows_are_deleted() {
                 for _ in 0..300 {
                     let mut lock = mutex.lock().unwrap();
                     let before = last.swap(lock.fence(), Ordering::SeqCst);
-                    assert!(before < lock.fence(), "{} after {before}", lock.fence());
+                    assert_safe!(before < lock.fence(), "{} after {before}", lock.fence());
                     assert_eq!(lock.unlock().unwrap(), Release::Released);
                 }
                 over.fetch_add(1, Ordering::SeqCst);
@@ -286,7 +287,7 @@ fn the_first_clients_may_all_come_at_once() {
                 });
             }
         });
-        assert_eq!(granted.load(Ordering::SeqCst), 1, "round {round}");
+        assert_safe_eq!(granted.load(Ordering::SeqCst), 1, "round {round}");
     }
     let logged = server.logged();
     assert!(!logged.contains("ERROR"), "{logged}");
@@ -315,7 +316,7 @@ fn what_was_dropped_is_created_again_and_its_locks_are_lost() {
             assert_ne!(lock.unlock().unwrap(), Release::Released, "{statement}");
         }
         let next = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-        assert!(next.fence() > fence, "{statement}: {} after {fence}", next.fence());
+        assert_safe!(next.fence() > fence, "{statement}: {} after {fence}", next.fence());
     }
 }
 
