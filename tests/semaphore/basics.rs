@@ -7,6 +7,7 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{ErrorKind, Extension, Permit, Release, Request, Semaphore, Wait, Waited};
 use memlock_tests::cost::usual_cost;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use super::{Bench, LEASE};
 
@@ -29,7 +30,7 @@ fn releasing_twice_inflates_nothing() {
     assert_eq!(first.release().unwrap(), Release::NotHeld);
     assert_eq!(first.extend(LEASE).unwrap(), Extension::NotHeld);
     drop(first);
-    assert_eq!(available(&semaphore), 1);
+    assert_safe_eq!(available(&semaphore), 1, "permits that are left");
 }
 
 #[test]
@@ -43,7 +44,7 @@ fn what_was_taken_away_is_lost_and_another_ones_stays() {
     let theirs = bench.semaphore(2).try_acquire().unwrap().unwrap();
     assert_eq!(mine.extend(LEASE).unwrap(), Extension::Lost);
     assert_eq!(mine.release().unwrap(), Release::Lost);
-    assert_eq!(available(&semaphore), 1);
+    assert_safe_eq!(available(&semaphore), 1, "permits that are left");
     drop(theirs);
     assert_eq!(available(&semaphore), 2);
 }
@@ -90,7 +91,10 @@ fn a_wait_ends_at_its_limit_with_nothing_held() {
     let bench = Bench::new();
     let semaphore = bench.semaphore(1);
     let held = semaphore.acquire().unwrap();
-    assert!(bench.semaphore(1).acquire_for(Duration::from_millis(200)).unwrap().is_none());
+    assert_safe!(
+        bench.semaphore(1).acquire_for(Duration::from_millis(200)).unwrap().is_none(),
+        "more holders than permits"
+    );
     let request = Request::default();
     let cancel = semaphore.acquire_with(request, &Wait::at_most(Duration::from_millis(50)));
     assert!(matches!(cancel.unwrap(), Waited::TimedOut));
@@ -147,7 +151,7 @@ fn ten_thousand_can_hold_one_each() {
     let item = bench.hold_one_each(10_000, 9_999);
     let semaphore = bench.semaphore(10_000);
     let mut last = semaphore.try_acquire().unwrap().unwrap();
-    assert!(semaphore.try_acquire().unwrap().is_none());
+    assert_safe!(semaphore.try_acquire().unwrap().is_none(), "more holders than permits");
     let status = bench.semaphore(10_000).status().unwrap().unwrap();
     assert_eq!((status.available, status.holders.len()), (0, 10_000));
     assert_eq!(last.extend(LEASE).unwrap(), Extension::Extended);

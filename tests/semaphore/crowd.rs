@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::{Notice, Release, RenewOptions, Semaphore};
+use memlock_tests::assert_safe;
 
 use super::{Bench, PATIENCE};
 
@@ -36,7 +37,7 @@ fn crowd(
                         let began = Instant::now();
                         let mut permit = semaphore.acquire().unwrap();
                         longest = longest.max(began.elapsed());
-                        assert!(
+                        assert_safe!(
                             inside.fetch_add(1, Ordering::SeqCst) < most,
                             "more than {most} hold one"
                         );

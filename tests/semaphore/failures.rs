@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use memlock_core::wait::entries;
 use memlock_core::{Client, ErrorKind, Permit, Release, Request, Wait, Waited};
+use memlock_tests::assert_safe;
 use memlock_tests::proxy::{Fault, Proxy};
 use memlock_tests::server::Memcached;
 
@@ -77,7 +78,7 @@ fn threads_and_clients_are_never_more_inside_than_there_are_permits() {
                     let now =
                         inside.fetch_add(permit.permits(), Ordering::SeqCst) + permit.permits();
                     most.fetch_max(now, Ordering::SeqCst);
-                    assert!(now <= PERMITS, "{now} inside");
+                    assert_safe!(now <= PERMITS, "{now} inside");
                     thread::sleep(Duration::from_micros(500));
                     inside.fetch_sub(permit.permits(), Ordering::SeqCst);
                     assert_eq!(permit.release().unwrap(), Release::Released);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, Moment, SystemClock};
 use memlock_core::{Client, Extension, Release, Semaphore};
 use memlock_tests::stopwatch::Stopwatch;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use super::{Bench, LEASE, PATIENCE};
 
@@ -59,7 +60,7 @@ fn a_permit_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
                     std::mem::forget(permit);
                     assert_eq!(other.extend(LEASE).unwrap(), Extension::Extended);
                     let [refused, next] = taken_between(&semaphore);
-                    assert!(
+                    assert_safe!(
                         next > deadline,
                         "phase {phase}: granted {:?} too early",
                         deadline.since(next)
@@ -100,7 +101,11 @@ fn who_overslept_holds_nothing_and_is_told() {
     let next = bench.semaphore(1).acquire().unwrap();
     assert!(permit.remaining().is_zero());
     assert_eq!(permit.release().unwrap(), Release::Lost);
-    assert_eq!(semaphore.status().unwrap().unwrap().available, 0);
+    assert_safe_eq!(
+        semaphore.status().unwrap().unwrap().available,
+        0,
+        "another holder's permit was released"
+    );
     drop(next);
 }
 

@@ -16,6 +16,7 @@ use memlock_core::store::{
 use memlock_core::wait::entries::{self, Request};
 use memlock_core::wait_id::WaitId;
 use memlock_core::{Cancel, Client, Error, ErrorKind, Lock, Release, Wait, Waited};
+use memlock_tests::assert_safe_eq;
 use memlock_tests::frozen::Frozen;
 use memlock_tests::intercepted::{intercepted, intercepted_as};
 use memlock_tests::server::Memcached;
@@ -242,7 +243,7 @@ pub(crate) fn crowd(hold: impl Fn(usize) -> Duration + Sync) {
                     // which no waiter is woken.
                     clock.advance(Duration::from_millis(1));
                     let held = lock(client);
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
+                    assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "holders at once");
                     clock.advance(hold(number + round));
                     inside.fetch_sub(1, Ordering::SeqCst);
                     unlock(held);

@@ -8,6 +8,7 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::wait::entries;
 use memlock_core::{Client, Wait, Waited};
+use memlock_tests::assert_safe;
 use memlock_tests::cost::usual_cost;
 use memlock_tests::server::Memcached;
 
@@ -46,7 +47,7 @@ fn a_process_that_met_waiters_stands_behind_them() {
     let Waited::Done(again) = again.got.recv_timeout(PATIENCE).unwrap() else {
         panic!("nobody woke it")
     };
-    assert!(again.fence() > fence);
+    assert_safe!(again.fence() > fence, "the fence did not rise");
     unlock(again);
     until(|| bench.waiters().is_empty());
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::{Op, Reply, Returns, Route};
 use memlock_core::{Client, ErrorKind, Extension, Release, Wait, Waited};
+use memlock_tests::assert_safe;
 use memlock_tests::launch;
 use memlock_tests::server::Memcached;
 
@@ -50,6 +51,8 @@ fn waiters_do_not_cost_the_holder_its_lock_on_a_full_server() {
     let mutex = other.mutex("m", LEASE).unwrap();
     for _ in 0..5 {
         let waited = mutex.lock_for(Duration::from_millis(300));
+        let is_over = held.remaining().is_zero();
+        assert_safe!(!matches!(waited, Ok(Some(_))) || is_over, "held twice");
         let refused = waited.as_ref().is_err_and(|error| error.kind() == ErrorKind::Protocol);
         assert!(refused || matches!(waited, Ok(None)), "{waited:?}");
     }

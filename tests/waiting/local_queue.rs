@@ -11,6 +11,7 @@ use memlock_core::{Client, ErrorKind, Lock, Release, Waited};
 
 use memlock_tests::cost::usual_cost;
 use memlock_tests::frozen::Frozen;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use super::bench::{
     Bench, Fate, InLine, LEASE, PATIENCE, connect, gets, in_line, lock, unlock, until, waiter,
@@ -45,7 +46,7 @@ fn hand_over_to_three(bench: &Bench, client: &Client) -> u64 {
         unlock(holder);
         holder = got(waiter);
         costs.push(bench.server.commands() - before);
-        assert!(holder.fence() > fence && holder.token() != token);
+        assert_safe!(holder.fence() > fence && holder.token() != token, "the fence did not rise");
         assert!(holder.remaining() > LEASE - Duration::from_secs(5), "{:?}", holder.remaining());
     }
     let owner = client.mutex("m", LEASE).unwrap().owner().unwrap().unwrap();
@@ -122,12 +123,12 @@ fn a_waiter_that_gives_up_leaves_the_list_in_order() {
     unlock(holder);
     for waiter in [third, fourth] {
         let held = got(&waiter);
-        assert!(held.fence() > last);
+        assert_safe!(held.fence() > last, "the fence did not rise");
         last = held.fence();
         unlock(held);
     }
     let held = gets(&other);
-    assert!(held.fence() > last);
+    assert_safe!(held.fence() > last, "the fence did not rise");
     unlock(held);
     until(|| bench.waiters().is_empty());
 }
@@ -165,7 +166,7 @@ fn a_hand_over_that_is_lost_on_the_way_is_found_out() {
                 }
             }
             let held = got(&waiter);
-            assert!(held.fence() > fence);
+            assert_safe!(held.fence() > fence, "the fence did not rise");
             unlock(held);
             until(|| bench.waiters().is_empty());
             assert!(client.mutex("m", LEASE).unwrap().owner().unwrap().is_none());
@@ -193,8 +194,8 @@ fn threads_of_several_processes_are_never_inside_together_and_none_is_forgotten(
                     // which no waiter is woken.
                     clock.advance(Duration::from_millis(1));
                     let held = lock(client);
-                    assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                    assert!(held.fence() > fence);
+                    assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "holders at once");
+                    assert_safe!(held.fence() > fence, "the fence did not rise");
                     fence = held.fence();
                     inside.fetch_sub(1, Ordering::SeqCst);
                     unlock(held);

@@ -9,6 +9,7 @@ use memlock_core::clock::SystemClock;
 use memlock_core::store::Op;
 use memlock_core::{Client, Lock, Wait, Waited};
 
+use memlock_tests::assert_safe;
 use memlock_tests::cost::usual_cost;
 use memlock_tests::frozen::Frozen;
 use memlock_tests::launch;
@@ -182,7 +183,7 @@ fn a_woken_waiter_that_missed_is_the_next() {
     let earlier = fence(&got);
     unlock(got);
     let got = gets(&second);
-    assert!(fence(&got) > earlier);
+    assert_safe!(fence(&got) > earlier, "the fence did not rise");
     unlock(got);
 }
 
