@@ -9,6 +9,7 @@ use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Store, Stored, schemes};
 use memlock_tests::server::Memcached;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 fn connect(server: &Memcached) -> Arc<dyn Store> {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
@@ -40,9 +41,9 @@ fn a_restarted_server_is_another_life() {
     let fresh = connect(&server);
     let new = add(&fresh, &key, b"new");
     assert_ne!(old.version.epoch(), new.version.epoch());
-    assert!(new.fence > old.fence);
+    assert_safe!(new.fence > old.fence, "the fence did not rise");
     let refused = one(&fresh, &key, Op::Delete { key: &key, version: old.version });
-    assert_eq!(refused, Reply::VersionMismatch);
+    assert_safe_eq!(refused, Reply::VersionMismatch, "a delete of an earlier life");
     // The old connection is replaced without a word.
     let Reply::Value(item) = one(&before, &key, Op::get(&key)) else { panic!("gone") };
     assert_eq!(item.value, b"new");

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::Answer;
+use memlock_tests::assert_safe;
 use memlock_tests::doors::{Door, For, No, Rust};
 use memlock_tests::fake::{Behaviour, Fake};
 use memlock_tests::proxy::{Fault, Proxy};
@@ -110,7 +111,9 @@ fn an_old_holder_leaves_the_new_holders_lock_alone_after_a_restart() {
         let next = new.lock(b"m", LEASE, For::Never).unwrap();
         thread::sleep(pause);
         assert_eq!(held.release().unwrap_err().answer, Answer::Lost);
-        assert_eq!(refused(old.lock(b"m", LEASE, For::Never)).answer, Answer::Busy);
+        let again = old.lock(b"m", LEASE, For::Never);
+        assert_safe!(again.is_err(), "the new holder's lock was released");
+        assert_eq!(refused(again).answer, Answer::Busy);
         next.release().unwrap();
     }
 }
@@ -271,7 +274,9 @@ fn a_full_server_takes_nobodys_lock_away() {
         };
         assert!((0..100_000).any(full));
         for _ in 0..5 {
-            let no = refused(other.lock(b"m", LEASE, For::Never));
+            let other = other.lock(b"m", LEASE, For::Never);
+            assert_safe!(other.is_err() || held.remaining().is_zero(), "held twice");
+            let no = refused(other);
             assert!(matches!(no.answer, Answer::Protocol | Answer::Busy), "{no:?}");
             if let Err(no) = held.extend(LEASE) {
                 assert_eq!(no.answer, Answer::Protocol, "{no:?}");

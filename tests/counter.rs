@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::{Client, Counter, ErrorKind, Wait, Waited};
+use memlock_tests::assert_safe;
 use memlock_tests::launch::until;
 use memlock_tests::memcached_text::MemcachedText;
 use memlock_tests::proxy::{Fault, Match, Proxy};
@@ -45,7 +46,7 @@ fn all_ways_and_a_plain_client_share_one_item() {
     let work = || {
         let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
         most.fetch_max(now, Ordering::SeqCst);
-        assert!(now <= PERMITS, "{now} inside");
+        assert_safe!(now <= PERMITS, "{now} inside");
         // No process goes on before all permits were taken once.
         let began = Instant::now();
         while most.load(Ordering::SeqCst) < PERMITS && began.elapsed() < PATIENCE {
@@ -191,7 +192,7 @@ fn each_no_is_its_own() {
     assert!(counter.set_up(1).unwrap());
     assert!(!counter.set_up(5).unwrap());
     assert!(counter.try_acquire().unwrap());
-    assert!(!counter.try_acquire().unwrap());
+    assert_safe!(!counter.try_acquire().unwrap(), "more permits than there are");
     let limit = Wait::at_most(Duration::from_millis(30));
     assert_eq!(counter.acquire_retrying(&limit).unwrap(), Waited::TimedOut);
     assert_eq!(counter.acquire_parked(0, &limit).unwrap(), Waited::TimedOut);

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::{Client, Lock, Release};
+use memlock_tests::assert_safe;
 use memlock_tests::cost::usual_cost;
 use memlock_tests::launch::until;
 use memlock_tests::proxy::{Fault, Match, Proxy};
@@ -95,7 +96,7 @@ fn a_lock_that_is_handed_over_within_the_process_is_stamped_as_well() {
     until("it waits", || !client.mutex("x", LEASE).unwrap().waiters().unwrap().is_empty());
     assert_eq!(holder.unlock().unwrap(), Release::Released);
     let successor = waiter.join().unwrap();
-    assert!(successor.fence() > fence);
+    assert_safe!(successor.fence() > fence, "the fence did not rise");
     assert!(cas(successor.fence()) > items_cas(&server));
 }
 
@@ -120,7 +121,7 @@ fn a_client_overtaken_on_the_way_to_the_lock_has_the_greater_fence() {
         let began = Instant::now();
         let fences: Vec<u64> = (0..5).map(|_| lock(&quick).fence()).collect();
         let in_time = began.elapsed() < pause;
-        assert!(fences.is_sorted(), "{fences:?}");
+        assert_safe!(fences.is_sorted(), "{fences:?}");
         let fence = waiting.join().unwrap();
         if in_time {
             return assert!(fence > fences[4], "{fence} came after {fences:?}");

@@ -11,6 +11,7 @@ use memlock_core::{
     Client, ErrorKind, Extension, Insertion, Notice, Release, RenewOptions, Request, Wait, Waited,
 };
 use memlock_tests::server::Memcached;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 const LEASE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
@@ -116,7 +117,7 @@ fn a_child_that_returns_into_a_call_gets_nothing_that_is_its_parents() {
     let client = connect();
     let mutex = client.mutex("m", LEASE).unwrap();
     let mut lock = forking(&client, || mutex.try_lock(), is_none).unwrap().unwrap();
-    assert!(lock.check().unwrap(), "the child has taken it off");
+    assert_safe!(lock.check().unwrap(), "the child has taken it off");
 
     // With new connections each time, since these were closed.
     client.close();
@@ -131,7 +132,7 @@ fn a_child_that_returns_into_a_call_gets_nothing_that_is_its_parents() {
     let client = connect();
     let semaphore = client.semaphore("s", 1, LEASE).unwrap();
     let mut permit = forking(&client, || semaphore.try_acquire(), is_none).unwrap().unwrap();
-    assert!(permit.check().unwrap(), "the child has given it back");
+    assert_safe!(permit.check().unwrap(), "the child has given it back");
     client.close();
     let release = || permit.release();
     let released = forking(&client, release, is_interrupted);
@@ -144,7 +145,7 @@ fn a_child_that_returns_into_a_call_gets_nothing_that_is_its_parents() {
     assert!(
         forking(&client, || counter.try_acquire(), |taken| matches!(taken, Ok(false))).unwrap()
     );
-    assert_eq!(counter.available().unwrap(), Some(4), "taken once");
+    assert_safe_eq!(counter.available().unwrap(), Some(4), "taken once");
 
     let mut list = connect().distinct_list("l").unwrap();
     let _ = list.set_up(LEASE).unwrap();

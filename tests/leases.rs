@@ -8,6 +8,7 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, Moment, SystemClock};
 use memlock_core::{Client, Extension, Release};
 use memlock_tests::server::Memcached;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 /// For what must happen, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,7 +75,7 @@ fn a_lease_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
                     std::mem::forget(lock);
                     let next = given_away(client, &name, PATIENCE);
                     let early = deadline.since(next.by);
-                    assert!(next.by > deadline, "phase {phase}: granted {early:?} too early");
+                    assert_safe!(next.by > deadline, "phase {phase}: granted {early:?} too early");
                     let late = next.after.since(deadline);
                     // The rest of the second, the two seconds more that are asked for, and a tick
                     // that comes late.
@@ -98,7 +99,7 @@ fn an_extended_lease_is_counted_from_the_extension() {
     assert_eq!(lock.extend(Duration::from_secs(2)).unwrap(), Extension::Extended);
     let deadline = now() + lock.remaining();
     std::mem::forget(lock);
-    assert!(granted_at(&client, "m", PATIENCE) > deadline);
+    assert_safe!(granted_at(&client, "m", PATIENCE) > deadline, "granted twice");
 }
 
 #[test]
@@ -108,15 +109,15 @@ fn an_overrun_holder_finds_its_lock_lost_and_its_successor_untouched() {
     let mutex = client.mutex("m", Duration::from_secs(1)).unwrap();
     let mut old = mutex.lock().unwrap();
     let mut new = client.mutex("m", Duration::from_secs(60)).unwrap().lock().unwrap();
-    assert!(new.fence() > old.fence());
+    assert_safe!(new.fence() > old.fence(), "the fence did not rise");
     assert!(old.remaining().is_zero());
-    assert_eq!(
+    assert_safe_eq!(
         old.extend(Duration::from_secs(60)).unwrap(),
         Extension::Lost,
         "a renewal never steals"
     );
     assert_eq!(old.unlock().unwrap(), Release::Lost);
-    assert!(mutex.try_lock().unwrap().is_none());
+    assert_safe!(mutex.try_lock().unwrap().is_none(), "held twice");
     assert_eq!(new.unlock().unwrap(), Release::Released);
 }
 
@@ -154,7 +155,7 @@ fn a_grant_from_a_server_that_stood_still_is_not_believed_for_longer_than_the_se
         server.resume();
         waiter.join().unwrap()
     });
-    assert!(granted_at(&client, "m", PATIENCE) > deadline);
+    assert_safe!(granted_at(&client, "m", PATIENCE) > deadline, "granted twice");
 }
 
 #[test]
@@ -177,7 +178,7 @@ fn a_grant_that_took_longer_than_its_lease_is_given_up() {
         let told = waiter.join().unwrap().unwrap_err();
         assert!(told.to_string().contains(TOO_SLOW), "{told}");
     });
-    assert!(mutex.owner().unwrap().is_none(), "and nothing is left behind");
+    assert_safe!(mutex.owner().unwrap().is_none(), "and nothing is left behind");
 }
 
 #[test]

@@ -19,6 +19,7 @@ use memlock_tests::cost::usual_cost;
 use memlock_tests::intercepted::{Replies, intercepted};
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -136,7 +137,7 @@ fn a_lock_survives_the_loss_of_any_two_batches() {
         let mutex = client.mutex("m", LEASE).unwrap();
         let mut lock =
             mutex.try_lock().unwrap().unwrap_or_else(|| panic!("{losses:?}: it was free"));
-        assert!(
+        assert_safe!(
             witness.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(),
             "{losses:?}: granted twice"
         );
@@ -144,11 +145,11 @@ fn a_lock_survives_the_loss_of_any_two_batches() {
         assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended, "{losses:?}");
         assert!(lock.remaining() > LEASE - Duration::from_secs(5));
         assert_eq!(lock.unlock().unwrap(), Release::Released, "{losses:?}");
-        assert!(is_free(&witness, "m"), "{losses:?}: left behind");
+        assert_safe!(is_free(&witness, "m"), "{losses:?}: left behind");
         let next = mutex.lock().unwrap();
-        assert!(next.fence() > fence, "{losses:?}");
+        assert_safe!(next.fence() > fence, "{losses:?}");
         drop(next);
-        assert!(is_free(&witness, "m"), "{losses:?}: left behind");
+        assert_safe!(is_free(&witness, "m"), "{losses:?}: left behind");
     }
 }
 
@@ -157,10 +158,10 @@ fn a_lock_of_another_is_busy_whatever_gets_lost() {
     for losses in all_losses() {
         let (client, witness) = clients(&losses);
         let mut held = witness.mutex("m", LEASE).unwrap().lock().unwrap();
-        assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(), "{losses:?}");
+        assert_safe!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(), "{losses:?}");
         assert_eq!(held.unlock().unwrap(), Release::Released, "{losses:?}");
         drop(client.mutex("m", LEASE).unwrap().lock().unwrap());
-        assert!(is_free(&witness, "m"), "{losses:?}: left behind");
+        assert_safe!(is_free(&witness, "m"), "{losses:?}: left behind");
     }
 }
 
@@ -213,7 +214,7 @@ fn an_interruption_that_is_told_once_while_a_reply_is_lost_ends_the_wait() {
         }
         drop(waited);
         drop(client.mutex("m", LEASE).unwrap().lock().unwrap());
-        assert!(is_free(&witness, "m"), "{told_at}: left behind");
+        assert_safe!(is_free(&witness, "m"), "{told_at}: left behind");
     }
 }
 
@@ -234,7 +235,7 @@ fn an_unknown_release_may_be_tried_again() {
         // Whether it is released only now, or the first time did it after all: it was ours until
         // then.
         assert_eq!(lock.unlock().unwrap(), Release::Released);
-        assert!(is_free(&witness, "m"));
+        assert_safe!(is_free(&witness, "m"), "left behind");
         assert_eq!(lock.unlock().unwrap(), Release::NotHeld);
     }
 }
@@ -244,7 +245,7 @@ fn a_release_without_a_reply_is_released_even_if_another_takes_the_lock_while_it
     let losses = [(0, Loss::Reply), (1, Loss::Between)];
     let (_client, witness, mut lock) = lock_and_lose(LEASE, &losses);
     assert_eq!(lock.unlock().unwrap(), Release::Released);
-    assert!(!is_free(&witness, "m"), "the other one's lock is left alone");
+    assert_safe!(!is_free(&witness, "m"), "the other one's lock is left alone");
 }
 
 #[test]
@@ -321,7 +322,7 @@ fn a_list_survives_the_loss_of_any_two_batches() {
             "{losses:?}: {told:?}"
         );
         for (name, told) in ["a", "theirs", "b"].iter().zip(&told) {
-            assert_eq!(
+            assert_safe_eq!(
                 other.insert(name).unwrap(),
                 Some(Insertion::Duplicate(told.id())),
                 "{losses:?}"
@@ -392,7 +393,7 @@ fn a_grant_whose_reply_is_lost_is_found_and_kept() {
         let mut lock: Lock =
             mutex.try_lock().unwrap().unwrap_or_else(|| panic!("{fault:?}: it was free"));
         assert_eq!(proxy.hits(), 1, "{fault:?}");
-        assert!(
+        assert_safe!(
             witness.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(),
             "{fault:?}: granted twice"
         );
@@ -416,7 +417,7 @@ fn a_release_whose_reply_is_lost_is_settled() {
         // A late delete must not hit the next holder.
         let mut next = witness.mutex("m", LEASE).unwrap().lock().unwrap();
         thread::sleep(Duration::from_millis(1000));
-        assert_eq!(
+        assert_safe_eq!(
             next.unlock().unwrap(),
             Release::Released,
             "{fault:?}: another's lock was released"
@@ -451,7 +452,7 @@ fn inserts_whose_replies_are_lost_are_settled() {
             assert_eq!(proxy.hits(), 1, "{step:?} {fault:?}");
             assert!(matches!(told, Insertion::First(_)), "{step:?} {fault:?}: {told:?}");
             let again = witness.distinct_list("s").unwrap().insert("k").unwrap().unwrap();
-            assert_eq!(again, Insertion::Duplicate(told.id()), "{step:?} {fault:?}");
+            assert_safe_eq!(again, Insertion::Duplicate(told.id()), "{step:?} {fault:?}");
         }
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, Moment, SystemClock};
 use memlock_core::{Answer, Client, Insertion, Release, bare};
 use memlock_tests::server::Memcached;
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -83,7 +84,7 @@ fn a_dead_holder_frees_the_lock_within_lease_plus_two_seconds() {
                     thread::sleep(Duration::from_millis(5));
                 };
                 let freed = SystemClock.now().since(holder.since);
-                assert!(
+                assert_safe!(
                     freed > Duration::from_secs(3),
                     "phase {phase}: granted twice after {freed:?}"
                 );
@@ -92,7 +93,7 @@ fn a_dead_holder_frees_the_lock_within_lease_plus_two_seconds() {
                     busy < Duration::from_millis(5100),
                     "phase {phase}: busy even after {busy:?}"
                 );
-                assert!(lock.fence() > holder.fence);
+                assert_safe!(lock.fence() > holder.fence, "the fence did not rise");
                 assert_eq!(lock.unlock().unwrap(), memlock_core::Release::Released);
             });
         }
@@ -108,7 +109,11 @@ fn a_stopped_holder_wakes_up_without_its_lock() {
         Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap().lock().unwrap();
     holder.signal(libc::SIGCONT);
     assert_eq!(holder.unlock(), "Lost");
-    assert_eq!(lock.unlock().unwrap(), Release::Released, "the successor's lock was left alone");
+    assert_safe_eq!(
+        lock.unlock().unwrap(),
+        Release::Released,
+        "the successor's lock was left alone"
+    );
 }
 
 #[test]
@@ -118,12 +123,12 @@ fn a_plain_clients_add_and_ours_exclude_each_other() {
     let client = Client::connect(&server.url()).unwrap();
     let mutex = client.mutex("xyz", LEASE).unwrap();
     assert!(plain.add("lock:xyz", "1", 60));
-    assert!(mutex.try_lock().unwrap().is_none());
+    assert_safe!(mutex.try_lock().unwrap().is_none(), "held twice");
     let owner = mutex.owner().unwrap().unwrap();
     assert_eq!((owner.record, owner.value), (None, b"1".to_vec()));
     assert!(plain.delete("lock:xyz"));
     let mut lock = mutex.try_lock().unwrap().unwrap();
-    assert!(!plain.add("lock:xyz", "1", 60));
+    assert_safe!(!plain.add("lock:xyz", "1", 60), "held twice");
     let value = String::from_utf8(plain.get("lock:xyz").unwrap()).unwrap();
     assert!(
         value.starts_with("memlock/1 ") && value.contains(&format!(" {} ", std::process::id())),
@@ -200,8 +205,11 @@ fn processes_agree_on_the_ids_of_a_list() {
         })
         .collect();
     for number in 0..400 {
-        assert!(told.iter().all(|one| one[number].0 == told[0][number].0));
-        assert_eq!(told.iter().filter(|told| told[number].1).count(), 1);
+        assert_safe!(
+            told.iter().all(|one| one[number].0 == told[0][number].0),
+            "key {number} has two ids"
+        );
+        assert_safe_eq!(told.iter().filter(|told| told[number].1).count(), 1, "key {number}");
     }
 }
 
@@ -246,7 +254,7 @@ fn a_forked_child_holds_nothing_of_its_parents() {
         i32::from(told.contains(&false))
     });
     assert_eq!(code, 0);
-    assert!(
+    assert_safe!(
         mutex.owner().unwrap().is_some(),
         "the child's copy was dropped, and the parent's lock stands"
     );
