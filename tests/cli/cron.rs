@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
+use memlock_tests::assert_safe;
 use memlock_tests::server::Memcached;
 
 use crate::run::Folder;
@@ -75,7 +76,7 @@ fn one_of_many_hosts_runs_the_job_once_a_day() {
         "{reports:?}"
     );
     let fence = |report: &str| report.rsplit('.').next().unwrap().parse::<u64>().unwrap();
-    assert!(fence(&reports[0]) < fence(&reports[1]), "{reports:?}");
+    assert_safe!(fence(&reports[0]) < fence(&reports[1]), "{reports:?}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::Client;
+use memlock_tests::assert_safe_eq;
 use memlock_tests::server::Memcached;
 
 use crate::tool::{Running, eventually, is_alive, memlock, send, until_gone, until_state};
@@ -51,7 +52,11 @@ fn a_lock_that_was_taken_away_ends_the_command_unless_that_is_to_continue() {
         assert_eq!((said.code, said.out == "survived\n"), (Some(79), !kill), "{said:?}");
         assert!(said.err.contains("lost"), "{said:?}");
         assert!(!is_alive(child));
-        assert_eq!(server.plain().get("lock:m").unwrap(), b"another's");
+        assert_safe_eq!(
+            server.plain().get("lock:m").unwrap(),
+            b"another's",
+            "another holder's lock"
+        );
         server.plain().flush_all();
     }
 }
@@ -178,7 +183,7 @@ fn a_wrapper_that_stood_still_finds_the_lock_lost() {
     until_gone(child);
     until_gone(grandchild);
     assert!(!lock.remaining().is_zero());
-    assert_eq!(
+    assert_safe_eq!(
         next.owner().unwrap().unwrap().token(),
         lock.token().to_string(),
         "it is still the next one's"

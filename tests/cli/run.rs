@@ -8,6 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memlock_core::{Client, Request, Wait};
+use memlock_tests::assert_safe;
 use memlock_tests::server::Memcached;
 
 use crate::tool::{Running, done, fed, memlock, memlock_at, path};
@@ -121,7 +122,7 @@ fn the_command_knows_its_lock() {
         let deadline = deadline.parse::<u64>().unwrap();
         assert!((now + 40..=now + 60).contains(&deadline), "{deadline} at {now}");
     }
-    assert!(fences[0] < fences[1], "{fences:?}");
+    assert_safe!(fences[0] < fences[1], "{fences:?}");
     let mut kept =
         memlock(&server, &["run", "m", "--", "sh", "-c", "echo ${MEMLOCK_DEADLINE-none}"]);
     kept.env("MEMLOCK_DEADLINE", "that of a lock around it");
