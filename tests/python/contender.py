@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import memlock
+from support import safe
 
 
 def contend(url: str, name: str, folder: str, rounds: int) -> None:
@@ -15,7 +16,10 @@ def contend(url: str, name: str, folder: str, rounds: int) -> None:
     inside, entries = Path(folder, "inside"), Path(folder, "entries")
     for _ in range(rounds):
         with mutex:
-            inside.touch(exist_ok=False)
+            try:
+                inside.touch(exist_ok=False)
+            except FileExistsError:
+                safe(False, f"{name} is held twice")
             with entries.open("a") as file:
                 file.write(f"{os.getpid()} {mutex.fence}\n")
             inside.unlink()

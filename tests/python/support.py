@@ -19,7 +19,17 @@ import memlock
 PATIENCE = 20.0
 # How long a server may take to answer after its start.
 START_LIMIT = 60.0
+# How the message of a breach of safety begins, which the runner never forgives: see
+# tests/support/safety.rs.
+MARKER = "SAFETY VIOLATED: "
 PR_SET_PDEATHSIG = 1
+
+
+def safe(condition: bool, message: str) -> None:
+    """Asserts what is a breach of safety if it is false."""
+    __tracebackhide__ = True
+    if not condition:
+        raise AssertionError(f"{MARKER}{message}")
 
 
 def eventually(true: Callable[[], object], limit: float = PATIENCE) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from databases import Postgres
-from support import Memcached
+from support import Memcached, safe
 
 ROUNDS = 500
 WORKERS = 2
@@ -155,6 +155,7 @@ def test_updates(
     if early:
         assert failed + lost > 0
     else:
+        safe(lost <= 0, f"{lost} updates lost")
         assert (failed, lost) == (0, 0)
     if early and alias == "postgres":
         assert lost > 0

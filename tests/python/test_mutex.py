@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import memlock
 import pytest
-from support import Memcached, MemcachedText, answered
+from support import Memcached, MemcachedText, answered, safe
 
 
 def test_it_is_taken_and_released(any_client: memlock.Client, name: str) -> None:
@@ -33,15 +33,15 @@ def test_fences_rise_from_holder_to_holder(any_client: memlock.Client, name: str
     for _ in range(10):
         with any_client.mutex(name) as mutex:
             fences.append(mutex.fence)
-    assert fences == sorted(set(fences))
+    safe(fences == sorted(set(fences)), f"the fences {fences}")
 
 
 def test_another_object_is_told_busy(any_client: memlock.Client, name: str) -> None:
     with any_client.mutex(name):
         other = any_client.mutex(name)
-        assert other.acquire(blocking=False) is False
-        assert other.acquire(False) is False
-        assert other.acquire(timeout=0) is False
+        safe(other.acquire(blocking=False) is False, "held twice")
+        safe(other.acquire(False) is False, "held twice")
+        safe(other.acquire(timeout=0) is False, "held twice")
         assert other.locked()
 
 
@@ -103,12 +103,12 @@ def test_a_plain_add_and_a_mutex_exclude_each_other(
 ) -> None:
     key = f"lock:{name}"
     with client.mutex(name):
-        assert not plain.add(key)
+        safe(not plain.add(key), "held twice")
         record = plain.get(key)
         assert record is not None
         assert re.fullmatch(rb"memlock/1 [0-9a-f]{32} \S+ \d+ \d+", record)
     assert plain.add(key)
-    assert client.mutex(name).acquire(blocking=False) is False
+    safe(client.mutex(name).acquire(blocking=False) is False, "held twice")
     assert plain.delete(key)
     assert client.mutex(name).acquire(blocking=False) is True
 
@@ -136,7 +136,7 @@ def test_an_operator_takes_a_lock_off_by_its_token(any_client: memlock.Client, n
     owner = mutex.owner()
     assert owner is not None
     operator = any_client.mutex(name)
-    assert operator.force_unlock("0" * 32) is False
+    safe(operator.force_unlock("0" * 32) is False, "released by another token")
     assert operator.force_unlock(owner.token) is True
     assert operator.force_unlock(owner.token) is False
     with pytest.raises(memlock.LockLost):
@@ -245,7 +245,7 @@ def test_a_restarted_server_has_lost_the_lock(mortal_server: Memcached, name: st
     with client.mutex(name) as successor:
         with pytest.raises(memlock.LockLost):
             mutex.release()
-        assert client.mutex(name).locked()
+        safe(client.mutex(name).locked(), "the successor's lock was released")
         assert successor.remaining > 0
     with pytest.raises(memlock.NotHeld):
         mutex.release()
@@ -258,7 +258,8 @@ def test_a_paused_server_does_not_grant_twice(mortal_server: Memcached, name: st
     with mortal_server.paused(), pytest.raises((memlock.OutcomeUnknown, memlock.Unreachable)):
         mutex.acquire()
     answered(mutex.acquire)
-    assert answered(lambda: client.mutex(name).acquire(blocking=False)) is False
+    again = answered(lambda: client.mutex(name).acquire(blocking=False))
+    safe(again is False, "held twice")
     answered(mutex.release)
 
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 
 import memlock
 import pytest
-from support import Memcached, MemcachedText, answered, eventually
+from support import Memcached, MemcachedText, answered, eventually, safe
 
 
 class BodyError(Exception):
@@ -37,7 +37,9 @@ def test_with_gives_the_semaphore(any_client: memlock.Client, name: str) -> None
 
 def test_no_more_are_given_than_there_are(any_client: memlock.Client, name: str) -> None:
     semaphores = [any_client.semaphore(name, 2) for _ in range(3)]
-    assert [each.acquire(blocking=False) for each in semaphores] == [True, True, False]
+    given = [each.acquire(blocking=False) for each in semaphores]
+    safe(sum(given) <= 2, "more permits than there are")
+    assert given == [True, True, False]
     semaphores[0].release()
     assert semaphores[2].acquire(False) is True
 
@@ -46,7 +48,7 @@ def test_one_object_holds_several_acquisitions(any_client: memlock.Client, name:
     semaphore = any_client.semaphore(name, 2)
     with semaphore, semaphore:
         assert semaphore.available == 0
-        assert semaphore.acquire(blocking=False) is False
+        safe(semaphore.acquire(blocking=False) is False, "more permits than there are")
         assert len({holder.token for holder in semaphore.holders()}) == 2
     assert semaphore.available == 2
 
@@ -56,7 +58,7 @@ def test_several_permits_are_taken_together_or_not_at_all(
 ) -> None:
     semaphore = any_client.semaphore(name, 3)
     assert semaphore.acquire(permits=2) is True
-    assert semaphore.acquire(blocking=False, permits=2) is False
+    safe(semaphore.acquire(blocking=False, permits=2) is False, "more permits than there are")
     assert semaphore.available == 1
     assert semaphore.acquire(permits=1) is True
     # The latest first: the single one, and then both of the others by one release.
@@ -91,6 +93,7 @@ def test_releasing_what_is_not_held_is_an_error(any_client: memlock.Client, name
             with pytest.raises(memlock.NotHeld) as caught:
                 nothing()
             assert isinstance(caught.value, RuntimeError)
+        safe(semaphore.available <= 1, "another object's was released")
         assert semaphore.available == 1, "another object's is left alone"
 
 

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import memlock
 import pytest
-from support import Memcached, MemcachedText, eventually
+from support import Memcached, MemcachedText, eventually, safe
 
 THREADS = 6
 ROUNDS = 40
@@ -37,7 +37,7 @@ def test_threads_exclude_each_other(
         for _ in range(ROUNDS):
             with mutex:
                 inside += 1
-                assert inside == 1
+                safe(inside == 1, f"{inside} inside")
                 seen = counter
                 for _ in range(50):
                     pass
@@ -47,7 +47,7 @@ def test_threads_exclude_each_other(
     with ThreadPoolExecutor(THREADS) as pool:
         for done in [pool.submit(work) for _ in range(THREADS)]:
             done.result()
-    assert counter == THREADS * ROUNDS
+    safe(counter == THREADS * ROUNDS, f"{counter} of {THREADS * ROUNDS} updates")
 
 
 def test_other_threads_run_while_one_waits(any_client: memlock.Client, name: str) -> None:
@@ -143,11 +143,11 @@ def test_a_thread_that_overran_its_lease_does_not_release_its_successor(
         plain.delete(f"lock:{name}")
         # The same object, but another thread: the first one's lock is lost.
         assert mutex.acquire()
-        assert mutex.fence > first
+        safe(mutex.fence > first, "the fence did not rise")
         for late in [lambda: mutex.fence, mutex.extend, mutex.release]:
             with pytest.raises(memlock.LockLost):
                 pool.submit(late).result()
-        assert mutex.locked()
+        safe(mutex.locked(), "the successor's lock was released")
         assert mutex.remaining > 0
         mutex.release()
         assert not mutex.locked()

@@ -17,6 +17,7 @@ import pytest
 from databases import Postgres
 from django.db import DatabaseError, connections, transaction
 from memlock.django import release_on_commit
+from support import safe
 
 DATABASES = ["postgres", "sqlite"]
 
@@ -115,7 +116,7 @@ def test_release_in_is_a_part_of_the_transaction(postgres: Postgres, name: str, 
         with mutex:
             write("postgres")
             mutex.release_in(connections["postgres"])
-        assert not other.acquire(blocking=False)
+        safe(not other.acquire(blocking=False), "held twice")
 
     if ends == "commit":
         with transaction.atomic("postgres"):
@@ -129,7 +130,7 @@ def test_release_in_is_a_part_of_the_transaction(postgres: Postgres, name: str, 
             with pytest.raises(Unwanted), transaction.atomic("postgres"):
                 work()
                 raise Unwanted
-            assert not other.acquire(blocking=False)
+            safe(not other.acquire(blocking=False), "held twice")
     assert other.acquire(blocking=False)
     other.release()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import memlock
 import pytest
-from support import Child, Memcached, MemcachedText, eventually
+from support import Child, Memcached, MemcachedText, eventually, safe
 
 THREADS = 12
 ROUNDS = 15
@@ -36,7 +36,7 @@ def test_every_thread_has_a_fence_of_its_own_and_fences_rise(
         for done in [pool.submit(work) for _ in range(THREADS)]:
             done.result()
     assert len(fences) == THREADS * ROUNDS
-    assert fences == sorted(set(fences))
+    safe(fences == sorted(set(fences)), f"the fences {fences}")
     assert not common.locked()
 
 
@@ -73,7 +73,7 @@ def test_processes_exclude_each_other_and_fences_rise(
     entries = [line.split() for line in (tmp_path / "entries").read_text().splitlines()]
     assert sorted(Counter(process for process, _ in entries).values()) == [25] * 4
     fences = [int(fence) for _, fence in entries]
-    assert fences == sorted(set(fences))
+    safe(fences == sorted(set(fences)), f"the fences {fences}")
     assert plain.queue(name) == []
     assert not holder.locked()
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import memlock
 import pytest
 from databases import MariaDb, Postgres
-from support import Child, Memcached
+from support import Child, Memcached, safe
 
 PROGRAM = """
 import os, sys, time
@@ -80,7 +80,7 @@ def test_a_stepped_wall_clock_changes_nothing(
     with Child(PROGRAM, url, name) as child:
         for _ in range(3):
             assert child.reads() == "stepped"
-            assert not other.acquire(blocking=False)
+            safe(not other.acquire(blocking=False), "held twice")
             child.says("")
         assert child.reads() == "released"
     assert other.acquire(blocking=False)

@@ -206,8 +206,8 @@ fn children_of_a_program_whose_threads_lock_can_lock_themselves() {
     let hold = |client: &Client, name: u64| {
         let mutex = client.mutex(format!("{name}"), LEASE).unwrap();
         let mut lock = mutex.lock_for(LIMIT).unwrap().expect("nobody keeps it");
-        let witness = Witness::take(&witness_of(directory, name));
-        assert_safe!(witness.is_some(), "{name} is held twice");
+        let is_first = Witness::take(&witness_of(directory, name)).is_some();
+        assert_safe!(is_first, "{name} is held twice");
         lock.unlock().unwrap() == Release::Released
     };
     thread::scope(|scope| {
