@@ -57,10 +57,10 @@ static void what_nobody_has_set_up_is_not_found(void) {
 static void as_many_as_there_are_permits_may_hold_one(void) {
     ANSWERS(MEMLOCK_OK, semaphore_set_up("many", 3, 60));
     for (int i = 0; i < 3; i++) ANSWERS(MEMLOCK_OK, semaphore_acquire_nonblock("many", 30));
-    ANSWERS(MEMLOCK_BUSY, semaphore_acquire_nonblock("many", 30));
+    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock("many", 30));
     ANSWERS(MEMLOCK_OK, semaphore_release("many"));
     ANSWERS(MEMLOCK_OK, semaphore_acquire("many", 30));
-    ANSWERS(MEMLOCK_BUSY, semaphore_acquire_nonblock("many", 30));
+    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock("many", 30));
     for (int i = 0; i < 3; i++) ANSWERS(MEMLOCK_OK, semaphore_release("many"));
     ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("many"));
     ANSWERS(MEMLOCK_OK, semaphore_tear_down("many"));
@@ -74,11 +74,11 @@ static void a_handle_and_a_bare_permit_are_of_the_same_semaphore(void) {
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "both", 1, 30000, &semaphore));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &permit));
-    ANSWERS(MEMLOCK_BUSY, semaphore_acquire_nonblock("both", 30));
+    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock("both", 30));
     ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("both"));
     ANSWERS(MEMLOCK_OK, memlock_permit_release(permit));
     ANSWERS(MEMLOCK_OK, semaphore_acquire("both", 30));
-    ANSWERS(MEMLOCK_BUSY, memlock_semaphore_acquire(semaphore, 1, 0, &permit));
+    REFUSES(MEMLOCK_BUSY, memlock_semaphore_acquire(semaphore, 1, 0, &permit));
     ANSWERS(MEMLOCK_OK, semaphore_release("both"));
     /* A mutex of that name is another thing. */
     ANSWERS(MEMLOCK_OK, mutex_lock("both", 30));
@@ -106,7 +106,7 @@ static void no_name_and_over_long_names_are_invalid(void) {
     name[LONGEST_NAME] = '\0';
     ANSWERS(MEMLOCK_OK, semaphore_set_up(name, 1, 30));
     ANSWERS(MEMLOCK_OK, semaphore_acquire(name, 30));
-    ANSWERS(MEMLOCK_BUSY, semaphore_acquire_nonblock(name, 30));
+    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock(name, 30));
     ANSWERS(MEMLOCK_OK, semaphore_release(name));
     ANSWERS(MEMLOCK_OK, semaphore_tear_down(name));
     free(name);
@@ -142,7 +142,7 @@ static void any_bytes_are_a_name_and_none_are_a_command(void) {
     CHECK(plain_add("victim", 0));
     for (size_t i = 0; i < count; i++) ANSWERS(MEMLOCK_OK, semaphore_set_up(names[i], 1, 60));
     for (size_t i = 0; i < count; i++) ANSWERS(MEMLOCK_OK, semaphore_acquire(names[i], 30));
-    for (size_t i = 0; i < count; i++) ANSWERS(MEMLOCK_BUSY, semaphore_acquire_nonblock(names[i], 30));
+    for (size_t i = 0; i < count; i++) REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock(names[i], 30));
     for (size_t i = 0; i < count; i++) ANSWERS(MEMLOCK_OK, semaphore_release(names[i]));
     for (size_t i = 0; i < count; i++) ANSWERS(MEMLOCK_OK, semaphore_tear_down(names[i]));
     CHECK(plain_delete("victim"));
@@ -222,7 +222,7 @@ static _Atomic int inside;
 static void *take_turns(void *name) {
     for (int i = 0; i < TURNS; i++) {
         ANSWERS(MEMLOCK_OK, semaphore_acquire((const char *)name, 30));
-        CHECK(++inside <= 2);
+        CHECK_SAFE(++inside <= 2);
         check_pause_ms(1);
         inside--;
         ANSWERS(MEMLOCK_OK, semaphore_release((const char *)name));

@@ -27,8 +27,18 @@ static const char *check_running = "(no test)";
 
 #define CHECK(condition) ((condition) ? (void)0 : FAIL("this must be true: %s", #condition))
 
+/* How the message of a breach of safety begins, which the runner never forgives: tests/support/safety.rs. */
+#define SAFETY_MARKER "SAFETY VIOLATED: "
+
+/* CHECK for what is a breach of safety if it is false. */
+#define CHECK_SAFE(condition) \
+    ((condition) ? (void)0 : FAIL(SAFETY_MARKER "this must be true: %s", #condition))
+
 /* The call must give this answer. Both are evaluated once. */
 #define ANSWERS(expected, call) check_answer(__FILE__, __LINE__, (expected), (call), #expected, #call)
+
+/* The same for a call that has to be refused: MEMLOCK_OK is a breach of safety. */
+#define REFUSES(expected, call) check_refusal(__FILE__, __LINE__, (expected), (call), #expected, #call)
 
 /* The last error must contain this text. */
 #define SAYS(text) \
@@ -60,6 +70,16 @@ static inline bool check_is_too_slow(int answer) {
         while (check_is_too_slow(check_got = (call))) continue;                             \
         check_answer(__FILE__, __LINE__, MEMLOCK_OK, check_got, "MEMLOCK_OK", #call);       \
     } while (false)
+
+static inline void check_refusal(const char *file, int line, int expected, int got, const char *name,
+                                 const char *call) {
+    if (got == MEMLOCK_OK) {
+        fprintf(stderr, "%s:%d: in %s: " SAFETY_MARKER "%s must be %s, and was granted\n", file, line,
+                check_running, call, name);
+        check_leave();
+    }
+    check_answer(file, line, expected, got, name, call);
+}
 
 /* The URL of this program's own memcached, which tests/c/run starts. */
 static inline const char *check_url(void) {

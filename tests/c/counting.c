@@ -12,11 +12,11 @@ static int counter;
 static int inside;
 
 static void count_one(void) {
-    CHECK(__atomic_fetch_add(&inside, 1, __ATOMIC_SEQ_CST) == 0);
+    CHECK_SAFE(__atomic_fetch_add(&inside, 1, __ATOMIC_SEQ_CST) == 0);
     const int seen = __atomic_load_n(&counter, __ATOMIC_RELAXED);
     check_pause_ms(0);
     __atomic_store_n(&counter, seen + 1, __ATOMIC_RELAXED);
-    CHECK(__atomic_fetch_sub(&inside, 1, __ATOMIC_SEQ_CST) == 1);
+    CHECK_SAFE(__atomic_fetch_sub(&inside, 1, __ATOMIC_SEQ_CST) == 1);
 }
 
 static void *count_by_name(void *unused) {
@@ -45,7 +45,7 @@ static void all_count(void *(*body)(void *)) {
     counter = 0;
     for (int i = 0; i < THREADS; i++) threads[i] = check_start(body, NULL);
     for (int i = 0; i < THREADS; i++) check_join(threads[i]);
-    CHECK(counter == THREADS * ROUNDS);
+    CHECK_SAFE(counter == THREADS * ROUNDS);
 }
 
 static void a_name_is_never_granted_twice(void) { all_count(count_by_name); }

@@ -44,20 +44,20 @@ static void *work(void *number) {
 static void the_parents_locks_are_not_the_childs(void) {
     int64_t left = -1;
     ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("parents"));
-    ANSWERS(MEMLOCK_BUSY, mutex_lock_nonblock("parents", 30));
+    REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock("parents", 30));
     ANSWERS(MEMLOCK_OK, memlock_lock_remaining_ms(lock, &left));
     CHECK(left == 0);
     ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_extend(lock, 30000));
     ANSWERS(MEMLOCK_NOT_HELD, memlock_unlock(lock));
     ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("worker 0"));
-    CHECK(plain_has("lock:parents") && plain_has("lock:parents%20handle"));
+    CHECK_SAFE(plain_has("lock:parents") && plain_has("lock:parents%20handle"));
 }
 
 /* Of 5 permits the parent holds 3, and its threads take the others now and then. */
 static void the_parents_permits_are_not_the_childs(void) {
     int64_t left = -1;
     ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("parents"));
-    ANSWERS(MEMLOCK_BUSY, semaphore_acquire_nonblock("parents", 30));
+    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock("parents", 30));
     ANSWERS(MEMLOCK_OK, memlock_permit_remaining_ms(permit, &left));
     CHECK(left == 0);
     ANSWERS(MEMLOCK_NOT_HELD, memlock_permit_extend(permit, 30000));
@@ -101,7 +101,7 @@ static void the_childs_own_calls_work(void) {
     ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("bare semaphore"));
     ANSWERS(MEMLOCK_OK, distinct_list_insert("bare session", name));
     ANSWERS(MEMLOCK_OK, memlock_list_insert(list, name, strlen(name), &id));
-    ANSWERS(MEMLOCK_DUPLICATE, memlock_list_insert(list, "parents", 7, &id));
+    REFUSES(MEMLOCK_DUPLICATE, memlock_list_insert(list, "parents", 7, &id));
     CHECK(id == 1);
     ANSWERS(MEMLOCK_EXISTS, memlock_list_set_up(client, "session", 60000, &joined));
     memlock_list_close(joined);
@@ -137,7 +137,7 @@ static void live_as_a_grandchild(int number) {
     (void)number;
     ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("parents"));
     ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("childs"));
-    ANSWERS(MEMLOCK_BUSY, mutex_lock_nonblock("childs", 30));
+    REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock("childs", 30));
     the_childs_own_calls_work();
 }
 
@@ -163,8 +163,8 @@ static void a_fork_may_come_at_any_moment(void) {
     }
     for (int i = 0; i < forks; i++) {
         fork_and_expect_good_news(i, live_as_a_child);
-        CHECK(plain_has("lock:parents") && plain_has("lock:parents%20handle"));
-        CHECK(the_parents_permits_are_there());
+        CHECK_SAFE(plain_has("lock:parents") && plain_has("lock:parents%20handle"));
+        CHECK_SAFE(the_parents_permits_are_there());
     }
     stop = true;
     for (int i = 0; i < WORKERS; i++) check_join(workers[i]);

@@ -26,11 +26,11 @@ struct room {
 };
 
 static void pass(struct room *room, memlock_lock *lock) {
-    CHECK(room->inside++ == 0);
-    CHECK(fence(lock) > room->fence);
+    CHECK_SAFE(room->inside++ == 0);
+    CHECK_SAFE(fence(lock) > room->fence);
     room->fence = fence(lock);
     room->passed++;
-    CHECK(room->inside-- == 1);
+    CHECK_SAFE(room->inside-- == 1);
 }
 
 enum { IN_LINE = 12 };

@@ -23,9 +23,9 @@ void in_threads(const std::function<void(int)>& body) {
 class turnstile {
 public:
     void pass() {
-        CHECK(inside_.fetch_add(1) == 0);
+        CHECK_SAFE(inside_.fetch_add(1) == 0);
         std::this_thread::yield();
-        CHECK(inside_.fetch_sub(1) == 1);
+        CHECK_SAFE(inside_.fetch_sub(1) == 1);
         passed_++;
     }
     int passed() const { return passed_; }
@@ -110,7 +110,7 @@ void who_overslept_its_lease_does_not_unlock_its_successor() {
     std::atomic<bool> locked{false}, checked{false};
     std::thread successor{[&] {
         mutex.lock();
-        CHECK(mutex.fence() > fence);
+        CHECK_SAFE(mutex.fence() > fence);
         locked = true;
         while (!checked) std::this_thread::yield();
         mutex.release();
@@ -118,7 +118,7 @@ void who_overslept_its_lease_does_not_unlock_its_successor() {
     while (!locked) std::this_thread::yield();
     CHECK(mutex.fence() == fence);
     THROWS(errc::lost, mutex.release());
-    CHECK(plain_has("lock:overslept"));
+    CHECK_SAFE(plain_has("lock:overslept"));
     CHECK(!mutex.try_lock());
     checked = true;
     successor.join();
