@@ -52,11 +52,9 @@ fn many_keys_at_once_answer_as_one_by_one(bench: &Bench) {
         assert_safe_eq!(*ids.entry(key).or_insert(id), id, "a key has two ids");
         assert_safe!(!first || key != b"key 7", "accepted twice");
     }
-    assert_safe_eq!(
-        answers.iter().filter(|(_, first)| *first).count(),
-        2099,
-        "keys that were accepted"
-    );
+    let firsts = answers.iter().filter(|(_, first)| *first).count();
+    assert_safe!(firsts <= 2099, "{firsts} of 2099 keys accepted");
+    assert_eq!(firsts, 2099);
     let mut all: Vec<u64> = ids.into_values().collect();
     all.sort_unstable();
     assert_eq!(all, (1..=2100).collect::<Vec<u64>>());
@@ -159,7 +157,9 @@ fn concurrent_inserters_agree_on_every_id(bench: &Bench) {
     for number in 0..300 {
         let ids: Vec<u64> = told.iter().map(|answers| answers[number].0).collect();
         assert_safe!(ids.iter().all(|&id| id == ids[0]), "k{number}: {ids:?}");
-        assert_safe_eq!(told.iter().filter(|answers| answers[number].1).count(), 1, "k{number}");
+        let firsts = told.iter().filter(|answers| answers[number].1).count();
+        assert_safe!(firsts < 2, "k{number}: accepted {firsts} times");
+        assert_eq!(firsts, 1, "k{number}");
     }
     let walked = list.walk().unwrap();
     assert_eq!(walked.len(), 300);
