@@ -173,9 +173,8 @@ fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
     for number in 0..BATCHES {
         let steps: Vec<Step> = (0..=random.below(6)).map(|_| step(&mut random)).collect();
         let (expected, got) = (model.run(&steps), tested.run(&steps));
-        let context = || {
-            format!("MEMLOCK_SEED={seed}, batch {number}: {steps:?}\n{expected:?}\n{got:?}")
-        };
+        let context =
+            || format!("MEMLOCK_SEED={seed}, batch {number}: {steps:?}\n{expected:?}\n{got:?}");
         assert_eq!(expected.len(), got.len(), "{}", context());
         for (step, (expected, got)) in steps.iter().zip(expected.iter().zip(&got)) {
             let agree = match (expected, got) {
@@ -196,11 +195,7 @@ fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
     let mut pairs: Vec<&Version> = same.values().collect();
     pairs.sort_by_key(|version| version.number());
     pairs.dedup();
-    assert_safe_eq!(
-        pairs.len(),
-        same.len(),
-        "MEMLOCK_SEED={seed}: a version was given twice"
-    );
+    assert_safe_eq!(pairs.len(), same.len(), "MEMLOCK_SEED={seed}: a version was given twice");
 }
 
 /// Whether a fence that was asked for is greater than all of the key before.
