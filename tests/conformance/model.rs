@@ -17,7 +17,6 @@ use memlock_tests::{assert_safe, assert_safe_eq};
 use memlock_tests::chance::seed_of_run;
 
 use crate::bench::Bench;
-use crate::store::patient;
 
 behaviours! {
     in Rust:
@@ -166,7 +165,7 @@ fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
         versions: vec![Vec::new(); KEYS],
     };
     let mut model = side(Arc::new(Memory::new(Arc::clone(&clock))));
-    let mut tested = side(schemes::connect(&patient(&bench.place.store_url), &clock).unwrap());
+    let mut tested = side(schemes::connect(&bench.place.store_url, &clock).unwrap());
     // Which version of the one is which of the other; and the greatest fence of each key.
     let mut same: HashMap<Version, Version> = HashMap::new();
     let mut fences = [0; KEYS];

@@ -40,7 +40,7 @@ struct Items {
 impl Items {
     fn new(bench: &Bench) -> Items {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let store = schemes::connect(&patient(&bench.place.store_url), &clock).unwrap();
+        let store = schemes::connect(&bench.place.store_url, &clock).unwrap();
         let keys = Keyspace::new(&format!("{}:", bench.unique)).unwrap();
         let key = keys.lock(b"x");
         Items { store, route: Route::of(&key), keys, key }
@@ -69,13 +69,6 @@ impl Items {
             other => panic!("{other:?}"),
         }
     }
-}
-
-/// On a busy machine a batch of 20 MB may take longer than the timeout of the URL.
-pub(crate) fn patient(url: &str) -> String {
-    let separator = if url.contains('?') { '&' } else { '?' };
-    let is_patient = url.starts_with("memory:") || url.contains("io_timeout=");
-    if is_patient { url.to_owned() } else { format!("{url}{separator}io_timeout=20s") }
 }
 
 const MINUTE: Expiry = Expiry::After(Duration::from_secs(60));

@@ -11,7 +11,7 @@ use super::{Instance, Store};
 pub(crate) const MEMCACHED: Store = Store {
     place: |unique| {
         static SERVER: OnceLock<Memcached> = OnceLock::new();
-        Instance::shared(SERVER.get_or_init(Memcached::start).url(), unique)
+        Instance::shared(&SERVER.get_or_init(Memcached::start).url(), unique)
     },
     shared_between_processes: true,
     // One second more than it may be: a slow reply may take that off.
@@ -29,7 +29,7 @@ pub(crate) const THAT_REFUSES: Store = Store {
     place: |unique| {
         static SERVER: OnceLock<Memcached> = OnceLock::new();
         let server = SERVER.get_or_init(|| Memcached::with_args(&["-M", "-m", "100"]));
-        Instance::shared(server.url(), unique)
+        Instance::shared(&server.url(), unique)
     },
     ..MEMCACHED
 };

@@ -49,9 +49,12 @@ impl Instance {
         Instance { store_url: url.clone(), url, _needed: Box::new(needed) }
     }
 
-    /// A store that other tests use too, under other prefixes.
-    pub(crate) fn shared(store_url: String, unique: &str) -> Instance {
-        Instance { url: format!("{store_url}?prefix={unique}:"), store_url, _needed: Box::new(()) }
+    /// A store that other tests use too, under other prefixes. No test's subject is how soon it
+    /// answers, and a busy machine takes longer than the usual timeout.
+    pub(crate) fn shared(url: &str, unique: &str) -> Instance {
+        let separator = if url.contains('?') { '&' } else { '?' };
+        let store_url = format!("{url}{separator}io_timeout=20s");
+        Instance { url: format!("{store_url}&prefix={unique}:"), store_url, _needed: Box::new(()) }
     }
 }
 

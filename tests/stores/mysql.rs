@@ -12,7 +12,7 @@ use super::{Instance, Store};
 pub(crate) const MYSQL: Store = Store {
     place: |unique| {
         static SERVER: OnceLock<MariaDb> = OnceLock::new();
-        Instance::shared(SERVER.get_or_init(MariaDb::start_fast).url(), unique)
+        Instance::shared(&SERVER.get_or_init(MariaDb::start_fast).url(), unique)
     },
     shared_between_processes: true,
     shortest_lease: Duration::from_secs(1),
@@ -29,10 +29,7 @@ pub(crate) const IN_MEMORY: Store = Store {
         static SERVER: OnceLock<MariaDb> = OnceLock::new();
         // By default, a table in memory has room for 3,800 rows.
         let start = || in_memory(&["--max-heap-table-size=256M"]);
-        // The tests of all suites take turns at the table.
-        let store_url = format!("{}&io_timeout=20s", SERVER.get_or_init(start).url());
-        let url = format!("{store_url}&prefix={unique}:");
-        Instance { url, ..Instance::shared(store_url, unique) }
+        Instance::shared(&SERVER.get_or_init(start).url(), unique)
     },
     server: Some(|| Box::new(in_memory(&[]))),
     keeps_when_killed: false,

@@ -9,7 +9,7 @@ use super::{Instance, Store};
 
 /// With tables that are not logged.
 pub(crate) const POSTGRESQL: Store = Store {
-    place: |unique| Instance::shared(Postgresql::shared().url(), unique),
+    place: |unique| Instance::shared(&Postgresql::shared().url(), unique),
     shared_between_processes: true,
     shortest_lease: Duration::from_secs(1),
     // Semaphores note ends in whole seconds.
@@ -23,9 +23,7 @@ pub(crate) const POSTGRESQL: Store = Store {
 pub(crate) const DURABLE: Store = Store {
     place: |unique| {
         let url = format!("{}?durable=yes&schema=Locks_2", Postgresql::shared().url());
-        let mut place = Instance::shared(url.clone(), unique);
-        place.url = format!("{url}&prefix={unique}:");
-        place
+        Instance::shared(&url, unique)
     },
     server: Some(|| Box::new(Postgresql::start().with_parameters("durable=yes"))),
     keeps_when_killed: true,

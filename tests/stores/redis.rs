@@ -14,7 +14,7 @@ use super::{Instance, Store};
 pub(crate) const REDIS: Store = Store {
     place: |unique| {
         static SERVER: OnceLock<Redis> = OnceLock::new();
-        Instance::shared(SERVER.get_or_init(|| Redis::start(&[])).url(), unique)
+        Instance::shared(&SERVER.get_or_init(|| Redis::start(&[])).url(), unique)
     },
     shared_between_processes: true,
     shortest_lease: Duration::from_secs(1),
@@ -36,7 +36,7 @@ pub(crate) const THAT_PERSISTS: Store = Store {
 pub(crate) const VALKEY: Store = Store {
     place: |unique| {
         static SERVER: OnceLock<Redis> = OnceLock::new();
-        Instance::shared(SERVER.get_or_init(|| Redis::valkey(&[])).url(), unique)
+        Instance::shared(&SERVER.get_or_init(|| Redis::valkey(&[])).url(), unique)
     },
     server: Some(|| Box::new(Redis::valkey(&[]))),
     ..REDIS

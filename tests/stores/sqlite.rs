@@ -10,7 +10,7 @@ pub(crate) const SQLITE: Store = Store {
     place: |unique| {
         let path = std::env::temp_dir().join(format!("memlock-{}-{unique}", std::process::id()));
         std::fs::create_dir(&path).unwrap();
-        let url = format!("sqlite://{}/locks.db", path.display());
+        let url = format!("sqlite://{}/locks.db?io_timeout=20s", path.display());
         Instance::of_its_own(url, Directory(path))
     },
     shared_between_processes: true,
