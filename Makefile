@@ -46,7 +46,6 @@ build: ## build the C library (PROFILE=release)
 	@packaging/need cc
 	$(call BUILD,memlock-ffi)
 	ln -sf libmemlock.so $(BUILT)/$(SONAME)
-	packaging/hide-symbols $(BUILT)/libmemlock.a $(BUILT)/libmemlock.so
 
 .PHONY: command
 command: ## build the command `memlock` (PROFILE=release)
@@ -225,6 +224,7 @@ install: build command ## install the command, libraries, headers, pkg-config an
 	ln -sf libmemlock.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libmemlock.so
 	install -m 644 $(BUILT)/libmemlock.a $(DESTDIR)$(LIBDIR)/libmemlock.a
+	packaging/hide-symbols $(DESTDIR)$(LIBDIR)/libmemlock.a $(BUILT)/libmemlock.so
 	strip --strip-debug $(DESTDIR)$(LIBDIR)/libmemlock.a
 	install -m 644 include/memlock.h include/memlock.hpp $(DESTDIR)$(INCLUDEDIR)
 	for file in memlock.pc memlock-config.cmake memlock-config-version.cmake; do \
