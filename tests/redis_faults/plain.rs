@@ -82,7 +82,8 @@ fn an_item_that_is_no_lock_is_named_and_harms_nothing_else() {
             assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
             let text = error.to_string();
             assert!(text.contains("lock:x") && text.contains(says), "{}: {error}", words[0]);
-            let error = mutex.lock_for(Duration::from_millis(300)).unwrap_err();
+            // A waiter is refused as soon as it looks.
+            let error = mutex.lock_for(PATIENCE).unwrap_err();
             assert!(error.to_string().contains("lock:x"), "{error}");
         }
         works(&client, "between");
