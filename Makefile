@@ -114,6 +114,7 @@ test-python: python $(VENV)/.test ## the Python tests, types included; the rate 
 
 .PHONY: prove
 prove: build command python $(VENV)/.test ## search for what no test has seen, and measure what takes real time (PARTS=… for some, SEED=… for the same again; 40 minutes)
+	@packaging/need $(foreach suite,$(SUITES),$(NEEDS_$(suite)))
 	CARGO=$(CARGO) PYTHON=$(PYTHON) tests/prove $(PARTS) $(if $(SEED),--seed $(SEED))
 
 # The simulation's hooks are in no other build: so it has a place of its own.

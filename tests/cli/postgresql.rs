@@ -31,7 +31,8 @@ fn finding(url: &str, what: &str) -> Value {
 #[test]
 fn commands_that_look_create_nothing_and_the_first_lock_does() {
     let server = Postgresql::start();
-    let url = server.url();
+    // Creating a schema may wait for a busy disk.
+    let url = format!("{}?io_timeout=20s", server.url());
     for args in [&["ls"][..], &["show", "x"], &["doctor"]] {
         let said = run(&url, args);
         assert_eq!(said.code, Some(0), "{args:?}: {said:?}");
@@ -46,7 +47,7 @@ fn commands_that_look_create_nothing_and_the_first_lock_does() {
     let said = run(&url, &["doctor"]);
     assert_eq!(said.code, Some(0), "{said:?}");
     assert!(said.out.contains("is a primary") && said.out.contains("not logged"), "{said:?}");
-    let said = run(&server.socket_url(), &["run", "x", "true"]);
+    let said = run(&format!("{}&io_timeout=20s", server.socket_url()), &["run", "x", "true"]);
     assert_eq!(said.code, Some(0), "{said:?}");
 }
 

@@ -182,11 +182,11 @@ def test_during_an_extension_to_a_shorter_lease_nothing_is_counted_on_that_may_b
     """The server may have stood still since the lock was acquired."""
     # The server's clock stands still, too: for so long that the shorter lease is not over after.
     client = memlock.connect(f"{mortal_server.url}?io_timeout=500ms")
-    mutex = client.mutex(name, lease=10)
+    mutex = client.mutex(name, lease=30)
     mutex.acquire()
-    eventually(lambda: mutex.remaining < 8.5)
+    eventually(lambda: mutex.remaining < 25.5)
     with mortal_server.paused(), ThreadPoolExecutor(1) as pool:
-        extending = pool.submit(mutex.extend, 1)
+        extending = pool.submit(mutex.extend, 4)
         # As soon as it has begun.
         eventually(lambda: mutex.remaining < 5)
         assert mutex.remaining == 0.0
