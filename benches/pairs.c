@@ -15,6 +15,7 @@
  * an operation, with every reply checked and no library in between except for that of the protocol.
  *
  *   memcached.c    mutexes and lists on memcached
+ *   quorum.c       mutexes on a quorum of three memcacheds
  *   semaphores.c   semaphores on memcached
  *   redis.c        mutexes on Redis
  *   postgresql.c   mutexes on PostgreSQL, by libpq
@@ -55,13 +56,18 @@ uint16_t port_of(const char *url)
 
 int dial(const char *url)
 {
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port_of(url))};
+    return dial_port(port_of(url));
+}
+
+int dial_port(uint16_t port)
+{
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port)};
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int one = 1;
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&address, sizeof address) != 0 ||
         setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one) != 0)
-        die("connect to %s: %s", url, strerror(errno));
+        die("connect to port %d: %s", port, strerror(errno));
     return fd;
 }
 
@@ -99,15 +105,17 @@ void receive_line(int fd, char *line, size_t room)
 
 /* --- memlock: the bare functions ---------------------------------------------------------- */
 
+static int lease_s = LEASE_S;
+
 static void memlock_open(const char *url)
 {
     if (memlock_init(url) != 0)
         die("memlock_init: %s", memlock_last_error());
 }
 
-static void memlock_step(void)
+void memlock_step(void)
 {
-    int rc = mutex_lock("bench", LEASE_S);
+    int rc = mutex_lock("bench", lease_s);
     if (rc != 0)
         die("mutex_lock answered %d: %s", rc, memlock_last_error());
     rc = mutex_unlock("bench");
@@ -115,18 +123,33 @@ static void memlock_step(void)
         die("mutex_unlock answered %d: %s", rc, memlock_last_error());
 }
 
-static void memlock_close(void)
+void memlock_close(void)
 {
+}
+
+/* With a guard in the URL, which no lease may exceed. */
+void open_with_lease(const char *url, int seconds)
+{
+    lease_s = seconds;
+    memlock_open(url);
+}
+
+static void guarded_open(const char *url)
+{
+    open_with_lease(url, GUARD_S);
 }
 
 /* --- the race ----------------------------------------------------------------------------- */
 
+static const struct contender guarded = {"memlock-guarded", "pair", 1, 16, guarded_open, memlock_step, memlock_close};
 static const struct contender memlock = {"memlock", "pair", 1, 16, memlock_open, memlock_step, memlock_close};
 
 static const struct contender *called(const char *name)
 {
     if (strcmp(name, memlock.name) == 0)
         return &memlock;
+    if (strcmp(name, guarded.name) == 0)
+        return &guarded;
     for (const struct contender *it = contenders; it->name != NULL; it++)
         if (strcmp(name, it->name) == 0)
             return it;

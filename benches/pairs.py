@@ -16,7 +16,6 @@ filelock uses a file beside the one of the URL.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
 from urllib.parse import parse_qs, urlsplit
@@ -24,12 +23,15 @@ from urllib.parse import parse_qs, urlsplit
 import filelock
 import memlock
 import MySQLdb
+import pairs_program
+import pottery
 import psycopg
 import pylibmc
 import redis
 import redis_lock
 import redis_semaphore
 import sherlock
+from pairs_program import Limit, Measured
 from pymemcache.client.base import Client
 from pymemcache.serde import pickle_serde
 
@@ -39,6 +41,7 @@ LOCK_VALUE = b"0123456789abcdef" * 5
 LOCK_TTL_S = 31
 
 LEASE_S = 30
+QUORUM_S = 4
 PERMITS = 5
 
 PAIRS_PER_LOOK = 16  # how often the clock is read: rarely enough to cost little
@@ -55,6 +58,31 @@ def memlock_pair(url: str) -> Callable[[], None]:
         if not mutex.acquire():
             raise RuntimeError("acquire: the lock is taken")
         mutex.release()
+
+    return pair
+
+
+def quorum_pair(url: str) -> Callable[[], None]:
+    """The same on a quorum of servers."""
+    mutex = memlock.connect(url).mutex("bench", lease=QUORUM_S)
+
+    def pair() -> None:
+        if not mutex.acquire():
+            raise RuntimeError("acquire: the lock is taken")
+        mutex.release()
+
+    return pair
+
+
+def pottery_pair(url: str) -> Callable[[], None]:
+    """Redlock on several Redis."""
+    masters = {redis.Redis.from_url(f"redis://{host}") for host in urlsplit(url).netloc.split(",")}
+    lock = pottery.Redlock(key="bench", masters=masters, auto_release_time=QUORUM_S)
+
+    def pair() -> None:
+        if not lock.acquire(blocking=False):
+            raise RuntimeError("acquire: the lock is taken")
+        lock.release()
 
     return pair
 
@@ -202,6 +230,8 @@ def _socket(query: str) -> dict[str, str]:
 CONTENDERS = {
     "filelock": filelock_pair,
     "memlock": memlock_pair,
+    "memlock-quorum": quorum_pair,
+    "pottery": pottery_pair,
     "mysqlclient": mysqlclient_pair,
     "psycopg": psycopg_pair,
     "py-redis-semaphore": py_redis_semaphore_pair,
@@ -227,26 +257,14 @@ def run(pair: Callable[[], None], count: int, seconds: float) -> int:
             return pairs
 
 
-def main(arguments: list[str]) -> None:
-    """Run the contender given on the command line."""
-    try:
-        name, url, limit = arguments
-        connect = CONTENDERS[name]
-        kind, number = limit.split("=")
-        count = int({"count": number, "seconds": 0}[kind])
-        seconds = float({"count": 0, "seconds": number}[kind])
-    except (KeyError, ValueError):
-        sys.exit(f"usage: pairs.py {'|'.join(CONTENDERS)} URL seconds=T|count=N")
+def measure(connect: Callable[[str], Callable[[], None]], url: str, limit: Limit) -> Measured:
+    """Warm up, unless the number of pairs is given, and measure."""
     pair = connect(url)
-    if not count:
-        run(pair, 0, seconds / 4)
+    if not limit.count:
+        run(pair, 0, limit.seconds / 4)
     begin = time.perf_counter()
-    pairs = run(pair, count, seconds)
-    took = time.perf_counter() - begin
-    print(
-        f"contender={name} unit=pair units={pairs} seconds={took:.6f} per_second={pairs / took:.1f}"
-    )
+    return run(pair, limit.count, limit.seconds), time.perf_counter() - begin
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    pairs_program.main("pairs.py", CONTENDERS, measure)

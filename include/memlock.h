@@ -21,8 +21,8 @@
  * have held the lock meanwhile.
  *
  * Contents. Answers (MEMLOCK_OK and the others), types, and then the functions: the bare functions,
- * memlock_last_error() and its like, clients, counters, lists, mutexes, logging, semaphores,
- * permits, wait handles.
+ * memlock_last_error() and its like, clients, counters, lists, mutexes, logging, calls that are
+ * started and do not block (pending calls), semaphores, permits, wait handles.
  *
  * Answers. Nearly all functions return a number: 0 is success, above 0 is an expected negative
  * result, below 0 is a failure. After any answer other than 0, memlock_last_error() returns a
@@ -126,6 +126,19 @@
  * The wait was cancelled; nothing is held.
  */
 #define MEMLOCK_INTERRUPTED 8
+
+/**
+ * The server was started a short while ago and has forgotten what was held, which its holders put
+ * back: it gives no new locks or permits yet, and the call was not to wait. memlock_last_error()
+ * tells how long that takes. Only with `guard=` in the URL.
+ */
+#define MEMLOCK_RECOVERING 9
+
+/**
+ * From memlock_pending_poll(), memlock_pending_take_lock() and memlock_pending_take_permit() only:
+ * the call that was started has not ended yet.
+ */
+#define MEMLOCK_PENDING 10
 
 /**
  * An invalid argument: NULL, an empty or over-long name, a duration below 1 s or too long.
@@ -243,6 +256,17 @@ typedef struct memlock_list memlock_list;
  * may be read from several threads at once. A renewed lock allows more: see memlock_lock_renew().
  */
 typedef struct memlock_lock memlock_lock;
+
+/**
+ * A call that was started and does not block its caller: an acquisition, or a release. A thread of
+ * the client carries it out. The handle belongs to the caller, who frees it by
+ * memlock_pending_close() **in every case**: also when the call has ended, whatever its answer,
+ * and in a child made by fork.
+ *
+ * Use a handle from one thread at a time, except that any thread may call memlock_pending_cancel()
+ * until the handle is closed.
+ */
+typedef struct memlock_pending memlock_pending;
 
 /**
  * One or several permits of a semaphore that are held. Use a handle from one thread at a time; its
@@ -443,7 +467,7 @@ MEMLOCK_NODISCARD int mutex_lock(const char *mutex_key, time_t duration);
 #if defined(MEMLOCK_BARE_NAMES)
 /**
  * Like mutex_lock(), but does not wait: returns MEMLOCK_BUSY when the mutex is held, also when the
- * calling thread holds it.
+ * calling thread holds it; MEMLOCK_RECOVERING when the server gives no new locks yet.
  *
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
@@ -545,7 +569,8 @@ MEMLOCK_NODISCARD int semaphore_acquire(const char *name, time_t duration);
 #if defined(MEMLOCK_BARE_NAMES)
 /**
  * Like semaphore_acquire(), but does not wait: returns MEMLOCK_BUSY when no permit is available,
- * or when the available permits are reserved for a waiter that wants several.
+ * or when the available permits are reserved for a waiter that wants several; MEMLOCK_RECOVERING
+ * when the server gives no new permits yet.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -590,7 +615,8 @@ int semaphore_tear_down(const char *name);
  * Every call that returns an answer sets this message, and clears it on MEMLOCK_OK, so it never
  * belongs to an earlier call. Copy the message before the next call. Functions that return no
  * answer do not change it: those that close a handle, memlock_lock_is_held(),
- * memlock_permit_is_held(), memlock_version(), memlock_describe() and memlock_last_error() itself.
+ * memlock_permit_is_held(), memlock_client_next_ended(), memlock_pending_arg(), memlock_version(),
+ * memlock_describe() and memlock_last_error() itself.
  *
  * The pointer is never NULL, is the same for every call of a thread, and is valid until the thread
  * ends. The message is UTF-8, at most 1023 bytes. Thread-safe: each thread has its own message.
@@ -644,7 +670,11 @@ int memlock_client_open(const char *url, struct memlock_client **client);
 
 /**
  * Closes a client. Locks, semaphores, permits and lists that were made from the client stay
- * usable. NULL is allowed.
+ * usable. Acquisitions that were started with the client or its semaphores and are still in
+ * progress are cancelled, as by memlock_pending_cancel(): their handles stay valid, can be polled,
+ * and must be closed. Releases that were started are carried out. The descriptor of
+ * memlock_client_event_fd() is not valid any more: let the event loop forget it first. NULL is
+ * allowed.
  *
  * # Safety
  * `client` is NULL or came from memlock_client_open(), and is not used afterwards.
@@ -891,8 +921,9 @@ void memlock_walk_close(struct memlock_walk *walk);
  * Locks the mutex `name` for at most `lease_ms` milliseconds (1000 to 31622400000, which is 366
  * days).
  *
- * `timeout_ms` is how long to wait for the mutex: 0 does not wait (then MEMLOCK_BUSY), -1 waits
- * without a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT).
+ * `timeout_ms` is how long to wait for the mutex: 0 does not wait (then MEMLOCK_BUSY or
+ * MEMLOCK_RECOVERING), -1 waits without a limit, a positive value waits for that many milliseconds
+ * (then MEMLOCK_TIMED_OUT).
  * Acquiring a free mutex takes one round trip.
  *
  * Returns MEMLOCK_OK and a handle in *lock, to be released by memlock_unlock() or
@@ -941,8 +972,8 @@ int memlock_mutex_lock_wait(const struct memlock_client *client,
  * or expires with its lease; or MEMLOCK_INVALID for NULL.
  *
  * # Safety
- * `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used
- * afterwards.
+ * `lock` is NULL or came from memlock_mutex_lock(), memlock_mutex_lock_wait() or
+ * memlock_pending_take_lock(), and is not used afterwards.
  */
 int memlock_unlock(struct memlock_lock *lock);
 
@@ -1014,8 +1045,8 @@ MEMLOCK_NODISCARD int memlock_lock_extend(struct memlock_lock *lock, int64_t lea
  * limit. `callback`, unless NULL, is called when the lease is at risk and when the lock is lost:
  * see memlock_renewal_callback. Once memlock_unlock() has returned, the callback is not running
  * and is never called again, so `arg` may be freed. The thread that calls memlock_unlock() must
- * therefore not hold a mutex for which the callback waits. A loss that memlock_unlock() itself
- * detects is reported by its answer only, not by the callback.
+ * therefore not hold a mutex for which the callback waits. A loss after memlock_unlock() was
+ * called is reported by its answer only, not by the callback.
  *
  * Returns MEMLOCK_OK. Returns MEMLOCK_LOST when the lease has already expired, MEMLOCK_NOT_HELD in
  * a child made by fork, MEMLOCK_INVALID when the lock is already renewed or `max_hold_ms` is out
@@ -1150,6 +1181,215 @@ int memlock_mutex_force_unlock(const struct memlock_client *client,
 int memlock_log_set(int max_level, memlock_log_callback callback, void *arg);
 
 /**
+ * Tells whether a call has ended, and its answer, without taking what it was granted. Never
+ * blocks; no I/O. May be called any number of times, and always gives the same answer once the
+ * call has ended.
+ *
+ * Returns MEMLOCK_PENDING while the call is in progress, and then what the blocking function would
+ * have returned: for memlock_acquire_start() the answers of memlock_mutex_lock(), for
+ * memlock_semaphore_acquire_start() those of memlock_semaphore_acquire(), for
+ * memlock_release_start() and memlock_permit_release_start() those of memlock_unlock() and
+ * memlock_permit_release(). memlock_last_error() names the lock and the server, as after those.
+ * MEMLOCK_INTERRUPTED: the call was cancelled, by memlock_pending_cancel(),
+ * memlock_client_cancel_waits() or memlock_client_close().
+ *
+ * In a child made by fork the call is the parent's: it returns MEMLOCK_INTERRUPTED for an
+ * acquisition, and MEMLOCK_NOT_HELD for a release. MEMLOCK_INVALID for NULL.
+ *
+ * # Safety
+ * `pending` is NULL or a pending call that is not closed, used by no other thread during the call.
+ */
+MEMLOCK_NODISCARD int memlock_pending_poll(const struct memlock_pending *pending);
+
+/**
+ * As memlock_pending_poll(), for a call of memlock_acquire_start(). With MEMLOCK_OK the lock is
+ * handed over, once, in *lock: it is the caller's, to be released by memlock_release_start(),
+ * memlock_unlock() or memlock_lock_drop(), and independent of `pending`, which must still be
+ * closed. With all other answers *lock is NULL.
+ *
+ * Returns MEMLOCK_INVALID when the lock has been taken before, and, without an effect, for a call
+ * that acquires no lock.
+ *
+ * # Safety
+ * As memlock_pending_poll(); `lock` is NULL or writable.
+ */
+MEMLOCK_NODISCARD
+int memlock_pending_take_lock(struct memlock_pending *pending,
+                              struct memlock_lock **lock);
+
+/**
+ * As memlock_pending_take_lock(), for permits and a call of memlock_semaphore_acquire_start(). The
+ * permits are to be released by memlock_permit_release_start(), memlock_permit_release() or
+ * memlock_permit_drop().
+ *
+ * # Safety
+ * As memlock_pending_poll(); `permit` is NULL or writable.
+ */
+MEMLOCK_NODISCARD
+int memlock_pending_take_permit(struct memlock_pending *pending,
+                                struct memlock_permit **permit);
+
+/**
+ * The argument that the call was started with; NULL for NULL. Also in a child made by fork.
+ *
+ * # Safety
+ * `pending` is NULL or a pending call that is not closed.
+ */
+void *memlock_pending_arg(const struct memlock_pending *pending);
+
+/**
+ * Cancels an acquisition that is in progress. It ends soon, with MEMLOCK_INTERRUPTED, and is
+ * handed out by memlock_client_next_ended() like any other; nothing is held then, and no entry is
+ * left in the queue. A call that has just been granted what it waits for may still end with
+ * MEMLOCK_OK. The handle must still be closed; a call whose end is of no interest can be closed at
+ * once instead.
+ *
+ * Returns MEMLOCK_OK, also for a call that has ended, for a release, which is carried out all the
+ * same, and in a child made by fork, without an effect there. MEMLOCK_INVALID for NULL. No I/O.
+ * Thread-safe as long as the handle is not closed.
+ *
+ * # Safety
+ * `pending` is NULL or a pending call that is not closed before this call returns.
+ */
+int memlock_pending_cancel(const struct memlock_pending *pending);
+
+/**
+ * Frees the handle of a call that was started, at any moment. Never blocks. A release is carried
+ * out all the same. An acquisition that is in progress is cancelled, and is not handed out any
+ * more by memlock_client_next_ended(). A lock or permits that it was granted, also at this moment,
+ * and that were not taken are released by the client, which wakes the next waiter; they stay until
+ * the end of their lease if the program ends before. What was taken stays the caller's. In a child
+ * made by fork only the child's handle is freed. NULL is allowed.
+ *
+ * # Safety
+ * `pending` is NULL or a pending call, and is not used afterwards by any thread.
+ */
+void memlock_pending_close(struct memlock_pending *pending);
+
+/**
+ * A descriptor for an event loop (poll, epoll, libevent, libuv, GLib). It is readable while calls
+ * that were started with this client, or with its semaphores, locks and permits, have ended and
+ * were not handed out yet by memlock_client_next_ended(); and now and then though there are none:
+ * call that function all the same, which ends it. Watch the descriptor for reading,
+ * level-triggered; neither read nor close it. It stays the same, and is valid until
+ * memlock_client_close().
+ *
+ * A child made by fork must not watch the descriptor of its parent: this function returns another
+ * one there, which concerns the child's calls only.
+ *
+ * **Returns a descriptor, not an answer**: 0 or above; or -1 for NULL, and when no descriptor can
+ * be opened: memlock_last_error() then says why. No I/O. Thread-safe.
+ *
+ * # Safety
+ * `client` is NULL or an open client.
+ */
+int memlock_client_event_fd(const struct memlock_client *client);
+
+/**
+ * Hands out the next call that has ended, each call once, in the order of their ends; NULL when
+ * there is none, and for NULL. The descriptor of memlock_client_event_fd() is readable until the
+ * last one was handed out. The call must still be closed, by memlock_pending_close(). Never
+ * blocks. Thread-safe, but a thread must not close a call that is being handed out to another one:
+ * let one thread hand out and close the calls of a client, and cancel them from the others.
+ *
+ * # Safety
+ * `client` is NULL or an open client.
+ */
+struct memlock_pending *memlock_client_next_ended(const struct memlock_client *client);
+
+/**
+ * Starts to lock the mutex `name`, like memlock_mutex_lock(), and returns without waiting: a
+ * thread of the client does the rest. No I/O, whether the server answers or not. `lease_ms` and
+ * `timeout_ms` are those of memlock_mutex_lock(); the timeout counts from the moment at which the
+ * thread takes the call up, which is at once unless a server hangs. Any number of calls may be in
+ * progress, for any locks; those for one lock get it in the order in which they were started.
+ *
+ * `arg` is the caller's, for memlock_pending_arg(). When the call has ended, the descriptor of
+ * memlock_client_event_fd() becomes readable, memlock_client_next_ended() hands the call out, and
+ * memlock_pending_take_lock() has its answer and the lock.
+ *
+ * Returns MEMLOCK_OK and a handle in *pending, to be closed by memlock_pending_close(). It is
+ * written before another thread can be handed the call. Otherwise nothing was started, and
+ * *pending is NULL: MEMLOCK_INVALID, or MEMLOCK_INTERNAL when no descriptor can be opened. All
+ * other answers are the call's. Thread-safe.
+ *
+ * # Safety
+ * `client` is NULL or an open client, `name` is NULL or a NUL-terminated string, which may be
+ * freed afterwards, `pending` is NULL or writable.
+ */
+MEMLOCK_NODISCARD
+int memlock_acquire_start(const struct memlock_client *client,
+                          const char *name,
+                          int64_t lease_ms,
+                          int64_t timeout_ms,
+                          void *arg,
+                          struct memlock_pending **pending);
+
+/**
+ * Starts to acquire the permits that `request` describes (NULL: one permit, priority 0), like
+ * memlock_semaphore_acquire_wait(), and returns without waiting: see memlock_acquire_start().
+ * memlock_pending_take_permit() has the answer and the permits; for 0 permits, and for more than
+ * the semaphore has, that is MEMLOCK_INVALID. The semaphore may be closed while the call is in
+ * progress.
+ *
+ * Returns MEMLOCK_OK and a handle in *pending, or MEMLOCK_INVALID or MEMLOCK_INTERNAL and NULL, as
+ * memlock_acquire_start() does. Thread-safe.
+ *
+ * # Safety
+ * `semaphore` is NULL or an open semaphore, `request` is NULL or readable, `pending` is NULL or
+ * writable.
+ */
+MEMLOCK_NODISCARD
+int memlock_semaphore_acquire_start(const struct memlock_semaphore *semaphore,
+                                    const struct memlock_request *request,
+                                    int64_t timeout_ms,
+                                    void *arg,
+                                    struct memlock_pending **pending);
+
+/**
+ * Starts to unlock the mutex, like memlock_unlock(), and returns without waiting. **The handle
+ * `lock` is taken over in every case**: it must not be used afterwards, and is freed when the call
+ * has ended. The lock is released whether or not the result is collected, also when the pending
+ * call is closed and when the client is closed. Until the call has ended, the callback of a
+ * renewed lock may still be called, with the handle valid; afterwards it is never called again, so
+ * `arg` of memlock_lock_renew() may be freed.
+ *
+ * `pending` may be NULL, when the outcome is of no interest: there is no call to be collected and
+ * closed then, and no way to learn that the lock was lost. `arg` is that of
+ * memlock_acquire_start(). memlock_pending_poll() has the answer. While the server does not answer
+ * it is asked once a second; the other releases end at once with MEMLOCK_UNREACHABLE. After a
+ * failure the lock is released at the client's next contact with the server, or expires with its
+ * lease.
+ *
+ * A program that ends does not wait for releases that are in progress: their locks stay until the
+ * end of their leases. Collect them, or call memlock_unlock().
+ *
+ * Returns MEMLOCK_OK, and a handle in *pending unless `pending` is NULL. Otherwise *pending is
+ * NULL: MEMLOCK_INVALID when `lock` is NULL; MEMLOCK_INTERNAL when no descriptor can be opened: the
+ * lock is then released all the same, without a result. If no thread can be started, this function
+ * blocks until the lock is released, as memlock_lock_drop() does, and the call ends with
+ * MEMLOCK_INTERNAL. Thread-safe.
+ *
+ * # Safety
+ * `lock` is NULL or a lock that is held, used by no other thread, and not used afterwards;
+ * `pending` is NULL or writable.
+ */
+int memlock_release_start(struct memlock_lock *lock, void *arg, struct memlock_pending **pending);
+
+/**
+ * Starts to release the permits, like memlock_permit_release(), and returns without waiting. The
+ * handle `permit` is taken over in every case, and `pending` may be NULL: see
+ * memlock_release_start(), whose answers it has.
+ *
+ * # Safety
+ * `permit` is NULL or permits that are held, used by no other thread, and not used afterwards;
+ * `pending` is NULL or writable.
+ */
+int memlock_permit_release_start(struct memlock_permit *permit,
+                                 void *arg,
+                                 struct memlock_pending **pending);
+
+/**
  * Makes a handle of the semaphore `name`. A holder keeps its permits for at most `lease_ms`
  * milliseconds (1000 to 31622400000, which is 366 days), unless it extends or renews the lease.
  * Sends nothing.
@@ -1185,8 +1425,9 @@ void memlock_semaphore_close(struct memlock_semaphore *semaphore);
 /**
  * Acquires `permits` permits, together or not at all.
  *
- * `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits without
- * a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT). Waiters are
+ * `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY or
+ * MEMLOCK_RECOVERING), -1 waits without a limit, a positive value waits for that many milliseconds
+ * (then MEMLOCK_TIMED_OUT). Waiters are
  * served in FIFO order. Acquiring available permits takes one round trip, or two when other
  * processes have used the semaphore meanwhile.
  *
@@ -1307,8 +1548,8 @@ int memlock_semaphore_holders(const struct memlock_semaphore *semaphore,
  * server, or expire with the lease; or MEMLOCK_INVALID for NULL.
  *
  * # Safety
- * `permit` is NULL or came from memlock_semaphore_acquire() or memlock_semaphore_acquire_wait(),
- * and is not used afterwards.
+ * `permit` is NULL or came from memlock_semaphore_acquire(), memlock_semaphore_acquire_wait() or
+ * memlock_pending_take_permit(), and is not used afterwards.
  */
 int memlock_permit_release(struct memlock_permit *permit);
 
@@ -1347,8 +1588,7 @@ MEMLOCK_NODISCARD int memlock_permit_extend(struct memlock_permit *permit, int64
  * lost: see memlock_renewal_callback. Once memlock_permit_release() has returned, the callback is
  * not running and is never called again, so `arg` may be freed. The thread that calls
  * memlock_permit_release() must therefore not hold a mutex for which the callback waits. A loss
- * that memlock_permit_release() itself detects is reported by its answer only, not by the
- * callback.
+ * after memlock_permit_release() was called is reported by its answer only, not by the callback.
  *
  * Returns MEMLOCK_OK. Returns MEMLOCK_LOST when the lease has already expired, MEMLOCK_NOT_HELD in
  * a child made by fork, MEMLOCK_INVALID when the permits are already renewed or `max_hold_ms` is

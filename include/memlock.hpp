@@ -42,6 +42,13 @@
  *   neither is used, a loss is silent. release() unlocks and throws. With a guard:
  *   `guard.release()->release();`.
  *
+ * **Without blocking**, on any event loop: watch client::event_fd() for reading, and call
+ * client::dispatch() when it is readable. Then, in that thread,
+ *
+ *     memlock::owned_lock lock = co_await mutex.async_lock();              // C++20
+ *     memlock::pending_call call = mutex.async_lock(                       // C++17
+ *         [](const memlock::error* failed, memlock::owned_lock lock) { ... });
+ *
  * A counting_semaphore has the interface of std::counting_semaphore, with similar differences: a
  * permit expires with its lease, and is released where it was acquired. A permit object offers
  * more: its destructor releases it, its lease can be extended, and it may stand for several permits
@@ -81,6 +88,7 @@
 #include <vector>
 
 #if __cplusplus >= 202002L
+#include <coroutine>
 #include <stop_token>
 #endif
 
@@ -96,6 +104,7 @@ enum class errc : int {
     lost = MEMLOCK_LOST,
     not_found = MEMLOCK_NOT_FOUND,
     interrupted = MEMLOCK_INTERRUPTED,
+    recovering = MEMLOCK_RECOVERING,
     invalid = MEMLOCK_INVALID,
     unreachable = MEMLOCK_UNREACHABLE,
     unknown = MEMLOCK_UNKNOWN,
@@ -130,6 +139,7 @@ public:
             case errc::lost: return std::errc::no_lock_available;
             case errc::not_found: return std::errc::no_such_file_or_directory;
             case errc::interrupted: return std::errc::operation_canceled;
+            case errc::recovering: return std::errc::resource_unavailable_try_again;
             case errc::invalid: return std::errc::invalid_argument;
             case errc::unreachable: return std::errc::host_unreachable;
             case errc::unknown: return std::errc::io_error;
@@ -336,6 +346,29 @@ struct releaser {
     }
 };
 
+/// A call that was started: the argument of its memlock_pending.
+class async_call {
+public:
+    async_call() = default;
+    async_call(const async_call&) = delete;
+    async_call& operator=(const async_call&) = delete;
+    virtual ~async_call() = default;
+
+    /// Called by client::dispatch() when the call has ended. May destroy this object.
+    virtual void ended() = 0;
+
+    /// Starts the call, as `start` does with an argument and a place for the handle.
+    template <class Start>
+    void begin(const Start& start, const std::string& subject) {
+        memlock_pending* started = nullptr;
+        const int answer = start(static_cast<async_call*>(this), &started);
+        if (answer != MEMLOCK_OK) fail(answer, subject);
+        pending.reset(started);
+    }
+
+    std::unique_ptr<memlock_pending, closer<memlock_pending, memlock_pending_close>> pending;
+};
+
 }  // namespace detail
 
 /// A client of one memcached server, a group of servers, or a file. Any number of threads may use
@@ -374,6 +407,35 @@ public:
     /// was made from it are destroyed: set it once, before the client is used.
     void on_lost(std::function<void(const error&)> callback) const {
         if (listeners_) listeners_->set(std::move(callback));
+    }
+
+    /// A descriptor for an event loop: readable while calls of the async_ functions of this client,
+    /// and of what was made from it, have ended and were not dispatched, and now and then though
+    /// there are none. Watch it for reading, level-triggered, and call dispatch() when it is
+    /// readable. Valid until the client is closed; in a child made by fork() it is another one.
+    /// Throws errc::internal when none can be opened.
+    int event_fd() const {
+        const int descriptor = memlock_client_event_fd(handle_.get());
+        if (descriptor < 0) {
+            throw error{handle_ ? errc::internal : errc::invalid, memlock_last_error()};
+        }
+        return descriptor;
+    }
+
+    /// Resumes the coroutines, and calls the callbacks, of the calls that have ended, in their
+    /// order; returns how many. Never waits. An exception that leaves a callback leaves this
+    /// function, and the next dispatch() continues behind that call. Call this in one thread, the
+    /// one in which the calls are started. A client whose calls are started by memlock.h is not to
+    /// be dispatched.
+    std::size_t dispatch() const {
+        // A callback may destroy this object.
+        const std::shared_ptr<memlock_client> open = handle_;
+        std::size_t count = 0;
+        while (memlock_pending* ended = memlock_client_next_ended(open.get())) {
+            count++;
+            static_cast<detail::async_call*>(memlock_pending_arg(ended))->ended();
+        }
+        return count;
     }
 
     /// For the functions of memlock.h; NULL after this client was moved from.
@@ -432,6 +494,222 @@ inline const memlock_wait* given(const wait_handle& handle) {
 }
 
 }  // namespace detail
+
+/// A call in progress with a callback, which client::dispatch() calls once when the call has ended.
+/// Keep this object until then: destroying it cancels an acquisition, without a call of the
+/// callback, and what was granted meanwhile is released. A release is carried out in any case. The
+/// callback may destroy it.
+class [[nodiscard]] pending_call {
+public:
+    /// An object that stands for no call.
+    pending_call() noexcept = default;
+
+    /// Ends an acquisition that is in progress: its callback gets errc::interrupted.
+    void cancel() const noexcept {
+        if (call_) memlock_pending_cancel(call_->pending.get());
+    }
+
+    /// Whether the callback has not been called yet.
+    explicit operator bool() const noexcept { return call_ && call_->pending; }
+
+private:
+    friend class mutex;
+    friend class counting_semaphore;
+    friend class owned_lock;
+    friend class permit;
+
+    explicit pending_call(std::unique_ptr<detail::async_call> call) : call_{std::move(call)} {}
+
+    std::unique_ptr<detail::async_call> call_;
+};
+
+namespace detail {
+
+/// The error of a call that has ended, if it failed.
+inline std::optional<error> failure_of(int answer, const std::string& subject) {
+    if (answer == MEMLOCK_OK) return std::nullopt;
+    return failure(answer, subject);
+}
+
+/// What a release gives to its callback: nothing.
+struct released {};
+
+/// A call whose end is told to a callback. `Operation`: how it is started, and its result.
+template <class Operation>
+class called_back final : public async_call {
+public:
+    called_back(Operation operation, typename Operation::function callback)
+        : operation_{std::move(operation)}, callback_{std::move(callback)} {
+        begin([this](void* arg, memlock_pending** call) { return operation_.start(arg, call); },
+              operation_.subject);
+    }
+
+    void ended() override {
+        // The callback may destroy this object.
+        const auto call = std::move(pending);
+        const auto callback = std::move(callback_);
+        typename Operation::outcome result;
+        const int answer = operation_.take(call.get(), result);
+        const std::optional<error> failed = failure_of(answer, operation_.subject);
+        Operation::tell(callback, failed ? &*failed : nullptr, std::move(result));
+    }
+
+private:
+    Operation operation_;
+    typename Operation::function callback_;
+};
+
+#ifdef __cpp_lib_coroutine
+
+/// A call that is awaited. It is started when the coroutine is suspended.
+template <class Operation>
+class [[nodiscard]] awaited : async_call {
+public:
+    explicit awaited(Operation operation) : operation_{std::move(operation)} {}
+
+    bool await_ready() const noexcept { return false; }
+
+    void await_suspend(std::coroutine_handle<> coroutine) {
+        coroutine_ = coroutine;
+        begin([this](void* arg, memlock_pending** call) { return operation_.start(arg, call); },
+              operation_.subject);
+    }
+
+    auto await_resume() {
+        typename Operation::outcome result;
+        const int answer = take(result);
+        if (answer != MEMLOCK_OK) fail(answer, operation_.subject);
+        if constexpr (!std::is_same_v<decltype(result), released>) return result;
+    }
+
+protected:
+    int take(typename Operation::outcome& result) {
+        return operation_.take(pending.get(), result);
+    }
+
+    const std::string& subject() const noexcept { return operation_.subject; }
+
+private:
+    // The awaited object is in the coroutine, which may end.
+    void ended() override { coroutine_.resume(); }
+
+    Operation operation_;
+    std::coroutine_handle<> coroutine_;
+};
+
+/// The same, where "busy" and "timed out" are an empty result.
+template <class Operation>
+class [[nodiscard]] tried : public awaited<Operation> {
+public:
+    using awaited<Operation>::awaited;
+
+    std::optional<typename Operation::outcome> await_resume() {
+        typename Operation::outcome result;
+        const int answer = this->take(result);
+        if (answer == MEMLOCK_BUSY || answer == MEMLOCK_TIMED_OUT) return std::nullopt;
+        if (answer != MEMLOCK_OK) fail(answer, this->subject());
+        return result;
+    }
+};
+
+#endif
+
+/// The release of a handle, which is taken over when the call is started.
+template <class Holder, int (*start_release)(typename Holder::pointer, void*, memlock_pending**)>
+struct release_operation {
+    using outcome = released;
+    using function = std::function<void(const error*)>;
+
+    int start(void* arg, memlock_pending** call) {
+        if (!held) return MEMLOCK_NOT_HELD;
+        return start_release(held.release(), arg, call);
+    }
+    static int take(memlock_pending* call, released&) { return memlock_pending_poll(call); }
+    static void tell(const function& callback, const error* failed, released) { callback(failed); }
+
+    Holder held;  // Until the call is started.
+    std::string subject;
+};
+
+}  // namespace detail
+
+/// A lock that belongs to this object and to no thread, or none: from mutex::async_lock(). The
+/// destructor starts to release it and does not wait, so that it may run in an event loop: a loss
+/// is not reported then, and a program that ends at once leaves the lock until the end of its
+/// lease. async_release() and release() report the outcome. The object may outlive its mutex and
+/// its client. Not thread-safe: use an object from one thread at a time.
+///
+/// In a child made by fork() the object holds nothing, and the parent's lock is not affected.
+class [[nodiscard]] owned_lock {
+public:
+    /// An object that holds nothing.
+    owned_lock() noexcept = default;
+
+    /// The fencing token: greater than the fence of every earlier holder. No I/O. Throws
+    /// errc::not_held.
+    [[nodiscard]] std::uint64_t fence() const {
+        if (!held_) detail::fail(MEMLOCK_NOT_HELD, name_);
+        std::uint64_t number = 0;
+        const int answer = memlock_lock_fence(held_.get(), &number);
+        if (answer != MEMLOCK_OK) detail::fail(answer, name_);
+        return number;
+    }
+
+    /// The time for which the lock is guaranteed to be held; zero when it is not. No I/O.
+    [[nodiscard]] std::chrono::milliseconds remaining() const noexcept {
+        std::int64_t left = 0;
+        if (held_) memlock_lock_remaining_ms(held_.get(), &left);
+        return std::chrono::milliseconds{left};
+    }
+
+    /// Releases the lock, and blocks for a round trip. Throws errc::lost when another holder may
+    /// have had it, errc::not_held when there is none, or errc::unreachable, unknown or protocol:
+    /// it is then released at the client's next contact with the server, or expires with its lease.
+    /// The object holds nothing afterwards, in all cases.
+    void release() {
+        if (!held_) detail::fail(MEMLOCK_NOT_HELD, name_);
+        const int answer = memlock_unlock(held_.release());
+        if (answer != MEMLOCK_OK) detail::fail(answer, name_);
+    }
+
+    /// Starts to release the lock, and calls `callback` when it is released: with NULL, or with the
+    /// error that release() would have thrown. The object holds nothing afterwards. Throws
+    /// errc::not_held.
+    pending_call async_release(std::function<void(const error*)> callback) {
+        return pending_call{std::make_unique<detail::called_back<releasing>>(
+            releasing{std::move(held_), name_}, std::move(callback))};
+    }
+
+#ifdef __cpp_lib_coroutine
+    /// `co_await lock.async_release()`: releases the lock, and throws as release().
+    auto async_release() {
+        return detail::awaited<releasing>{releasing{std::move(held_), name_}};
+    }
+#endif
+
+    /// Whether there is a lock to be released, held or lost: see remaining().
+    explicit operator bool() const noexcept { return held_ != nullptr; }
+
+    /// For the functions of memlock.h, such as memlock_lock_renew(); NULL when the object holds
+    /// nothing.
+    memlock_lock* get() const noexcept { return held_.get(); }
+
+private:
+    friend class mutex;
+
+    struct starter {
+        void operator()(memlock_lock* held) const noexcept {
+            memlock_release_start(held, nullptr, nullptr);
+        }
+    };
+    using holder = std::unique_ptr<memlock_lock, starter>;
+    using releasing = detail::release_operation<holder, memlock_release_start>;
+
+    owned_lock(memlock_lock* held, const std::string& name) : held_{held}, name_{name} {}
+
+    holder held_;
+    std::string name_;
+};
 
 /// The holder of a mutex, as read from the server.
 struct holder {
@@ -530,6 +808,37 @@ public:
         return detail::until(deadline,
                              [this](std::int64_t timeout_ms) { return acquired(timeout_ms); });
     }
+
+    /// Starts to lock, and calls `callback` when that has ended, in client::dispatch(): with NULL
+    /// and the lock, or with the error that lock() would have thrown and no lock. The lock belongs
+    /// to the owned_lock, and to no thread; the mutex may be destroyed meanwhile. Throws
+    /// errc::invalid, and errc::internal when no descriptor can be opened; all other errors are the
+    /// callback's.
+    pending_call async_lock(std::function<void(const error*, owned_lock)> callback) const {
+        return start(-1, std::move(callback));
+    }
+
+    /// Like async_lock(); the error is errc::busy when `timeout` is zero and the mutex is held, and
+    /// errc::timed_out when `timeout` expired first.
+    template <class Rep, class Period>
+    pending_call async_try_lock_for(const std::chrono::duration<Rep, Period>& timeout,
+                                    std::function<void(const error*, owned_lock)> callback) const {
+        return start(detail::timeout_ms(timeout), std::move(callback));
+    }
+
+#ifdef __cpp_lib_coroutine
+    /// `owned_lock lock = co_await mutex.async_lock();` locks, and throws as lock().
+    /// client::dispatch() resumes the coroutine. Destroying the coroutine meanwhile cancels the
+    /// wait.
+    auto async_lock() const { return detail::awaited<locking>{locking{*this, -1}}; }
+
+    /// `std::optional<owned_lock> lock = co_await mutex.async_try_lock_for(5s);` is empty when
+    /// `timeout` expired first. Otherwise as async_lock().
+    template <class Rep, class Period>
+    auto async_try_lock_for(const std::chrono::duration<Rep, Period>& timeout) const {
+        return detail::tried<locking>{locking{*this, detail::timeout_ms(timeout)}};
+    }
+#endif
 
     /// Unlocks if this thread still holds the mutex. Never throws: last_unlock() returns the
     /// outcome. When the server is unreachable, the lock is released at the client's next contact
@@ -637,6 +946,39 @@ private:
     };
 
     friend class renewed_lock;
+
+    // How a lock is acquired without blocking.
+    struct locking {
+        using outcome = owned_lock;
+        using function = std::function<void(const error*, owned_lock)>;
+
+        locking(const mutex& of, std::int64_t timeout)
+            : where{of.client_}, subject{of.name_}, lease{of.lease_}, timeout_ms{timeout} {}
+
+        int start(void* arg, memlock_pending** call) const {
+            return memlock_acquire_start(where.get(), subject.c_str(), lease.count(), timeout_ms,
+                                         arg, call);
+        }
+        int take(memlock_pending* call, owned_lock& result) const {
+            memlock_lock* lock = nullptr;
+            const int answer = memlock_pending_take_lock(call, &lock);
+            if (lock != nullptr) result = owned_lock{lock, subject};
+            return answer;
+        }
+        static void tell(const function& callback, const error* failed, owned_lock lock) {
+            callback(failed, std::move(lock));
+        }
+
+        client where;
+        std::string subject;
+        std::chrono::milliseconds lease;
+        std::int64_t timeout_ms;
+    };
+
+    pending_call start(std::int64_t timeout_ms, locking::function callback) const {
+        return pending_call{std::make_unique<detail::called_back<locking>>(
+            locking{*this, timeout_ms}, std::move(callback))};
+    }
 
     // A lock that belongs to no thread, for an object that holds it.
     memlock_lock* lock_once(std::int64_t timeout_ms) const {
@@ -767,6 +1109,21 @@ public:
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
+    /// Starts to release the permits, and calls `callback` when they are released: with NULL, or
+    /// with the error that release() would have thrown. The object holds nothing afterwards. Throws
+    /// errc::not_held.
+    pending_call async_release(std::function<void(const error*)> callback) {
+        return pending_call{std::make_unique<detail::called_back<releasing>>(
+            releasing{std::move(held_), name_}, std::move(callback))};
+    }
+
+#ifdef __cpp_lib_coroutine
+    /// `co_await permit.async_release()`: releases the permits, and throws as release().
+    auto async_release() {
+        return detail::awaited<releasing>{releasing{std::move(held_), name_}};
+    }
+#endif
+
     /// Gives the permits a new lease, counted from now. Throws errc::lost when another holder may
     /// have had them, errc::not_held, errc::invalid for a lease out of range, and
     /// errc::unreachable, unknown or protocol: remaining() then has the time that is guaranteed.
@@ -801,12 +1158,14 @@ private:
     friend class renewed_permit;
 
     using releaser = detail::releaser<memlock_permit, memlock_permit_drop>;
+    using holder = std::unique_ptr<memlock_permit, releaser>;
+    using releasing = detail::release_operation<holder, memlock_permit_release_start>;
 
     permit(memlock_permit* held, const std::string& name,
            std::shared_ptr<const detail::lost_listeners> listeners)
         : held_{held, releaser{std::move(listeners)}}, name_{name} {}
 
-    std::unique_ptr<memlock_permit, releaser> held_;
+    holder held_;
     std::string name_;
 };
 
@@ -975,6 +1334,41 @@ public:
                              [&](std::int64_t timeout_ms) { return try_take(timeout_ms, wanted); });
     }
 
+    /// Starts to acquire what `wanted` describes, and calls `callback` when that has ended, in
+    /// client::dispatch(): with NULL and the permits, or with the error that acquire_permit() would
+    /// have thrown. The destructor of a permit blocks for a round trip; permit::async_release()
+    /// does not. The semaphore may be destroyed meanwhile. Throws errc::internal when no descriptor
+    /// can be opened.
+    pending_call async_acquire_permit(std::function<void(const error*, permit)> callback,
+                                      const request& wanted = {}) const {
+        return start(-1, std::move(callback), wanted);
+    }
+
+    /// Like async_acquire_permit(); the error is errc::busy when `timeout` is zero and the permits
+    /// are not available, and errc::timed_out when `timeout` expired first.
+    template <class Rep, class Period>
+    pending_call async_try_acquire_permit_for(const std::chrono::duration<Rep, Period>& timeout,
+                                              std::function<void(const error*, permit)> callback,
+                                              const request& wanted = {}) const {
+        return start(detail::timeout_ms(timeout), std::move(callback), wanted);
+    }
+
+#ifdef __cpp_lib_coroutine
+    /// `permit held = co_await semaphore.async_acquire_permit();` acquires, and throws as
+    /// acquire_permit(). Destroying the coroutine meanwhile cancels the wait.
+    auto async_acquire_permit(const request& wanted = {}) const {
+        return detail::awaited<acquiring>{acquiring{*this, -1, wanted}};
+    }
+
+    /// As async_acquire_permit(), with an optional result, which is empty when `timeout` expired
+    /// first.
+    template <class Rep, class Period>
+    auto async_try_acquire_permit_for(const std::chrono::duration<Rep, Period>& timeout,
+                                      const request& wanted = {}) const {
+        return detail::tried<acquiring>{acquiring{*this, detail::timeout_ms(timeout), wanted}};
+    }
+#endif
+
     /// Sets the semaphore up; it expires `life` (1 second to 366 days) after its last use. If this
     /// is not called, the first process that acquires sets it up, with a lifetime of one day.
     /// Returns false when it was already set up; its lifetime is then unchanged. Throws
@@ -1047,6 +1441,44 @@ private:
         std::atomic<held_permit*> next{nullptr};
         memlock_permit* held = nullptr;
     };
+
+    // How permits are acquired without blocking.
+    struct acquiring {
+        using outcome = permit;
+        using function = std::function<void(const error*, permit)>;
+
+        acquiring(const counting_semaphore& of, std::int64_t timeout, const request& wanted)
+            : where{of.client_},
+              semaphore{of.get()},
+              subject{of.name_},
+              asked{wanted.permits, wanted.priority, wanted.strict},
+              timeout_ms{timeout} {}
+
+        int start(void* arg, memlock_pending** call) const {
+            return memlock_semaphore_acquire_start(semaphore, &asked, timeout_ms, arg, call);
+        }
+        int take(memlock_pending* call, permit& result) const {
+            memlock_permit* got = nullptr;
+            const int answer = memlock_pending_take_permit(call, &got);
+            if (got != nullptr) result = permit{got, subject, where.listeners_};
+            return answer;
+        }
+        static void tell(const function& callback, const error* failed, permit got) {
+            callback(failed, std::move(got));
+        }
+
+        client where;
+        const memlock_semaphore* semaphore;
+        std::string subject;
+        memlock_request asked;
+        std::int64_t timeout_ms;
+    };
+
+    pending_call start(std::int64_t timeout_ms, acquiring::function callback,
+                       const request& wanted) const {
+        return pending_call{std::make_unique<detail::called_back<acquiring>>(
+            acquiring{*this, timeout_ms, wanted}, std::move(callback))};
+    }
 
     void drop(held_permit& here) const noexcept {
         if (here.number > 1) client_.report_if_lost(memlock_permit_drop(here.held));

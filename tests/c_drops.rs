@@ -19,7 +19,7 @@ struct Held {
 
 impl Held {
     fn by(url: &str, renewed: bool) -> Held {
-        let url = CString::new(format!("{url}?io_timeout=300ms&notify=off")).unwrap();
+        let url = CString::new(format!("{url}?io_timeout=1s&notify=off")).unwrap();
         let mut held =
             Held { client: ptr::null_mut(), lock: ptr::null_mut(), permit: ptr::null_mut() };
         let mut semaphore = ptr::null_mut();

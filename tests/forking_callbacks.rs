@@ -10,10 +10,13 @@ use log::{Log, Metadata, Record};
 use memlock_core::{
     Client, ErrorKind, Extension, Insertion, Notice, Release, RenewOptions, Request, Wait, Waited,
 };
+use memlock_tests::launch::poll_until;
 use memlock_tests::server::Memcached;
 
 const LEASE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
+/// No longer than the guard of the quorum.
+const SHORT: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// What a child ends with that found everything as it should be.
 const RIGHT: i32 = 7;
@@ -93,7 +96,7 @@ fn forking<T>(client: &Client, call: impl FnOnce() -> T, is_nothing: impl FnOnce
         let nothing = is_nothing(&answer);
         drop(answer);
         // Its waits may have been closed.
-        let own = client.distinct_list("of the child").unwrap().set_up(LEASE);
+        let own = client.mutex("of the child", SHORT).unwrap().try_lock();
         end(nothing && own.is_ok());
     }
     assert_eq!(status(child), RIGHT, "what the child found");
@@ -154,6 +157,36 @@ fn a_child_that_returns_into_a_call_gets_nothing_that_is_its_parents() {
     assert!(matches!(inserted, Some(Insertion::First(_))), "{inserted:?}");
 }
 
+/// What one member says is read, and its connection logged, while the requests to the others are under
+/// way: what they say is for the parent alone.
+#[test]
+fn a_child_reads_nothing_that_members_of_a_quorum_say_to_its_parent() {
+    log_by_forking();
+    let servers: Vec<Memcached> = (0..3).map(|_| Memcached::with_args(&["-F", "-M"])).collect();
+    let addresses: Vec<String> = servers.iter().map(|server| server.address()).collect();
+    // What a child has read, its parent awaits for longer than its calls may take.
+    let url = format!(
+        "memcached://{}?quorum=majority&guard=4s&io_timeout={}s",
+        addresses.join(","),
+        2 * PATIENCE.as_secs()
+    );
+    let connect = || Client::connect(&url).unwrap();
+    let granted = || connect().mutex("m", SHORT).unwrap().try_lock().unwrap().map(drop);
+    assert!(poll_until(PATIENCE, granted).is_some(), "the servers do not get older");
+    for _ in 0..3 {
+        let client = connect();
+        let (mutex, began) = (client.mutex("m", SHORT).unwrap(), Instant::now());
+        let mut lock = forking(&client, || mutex.try_lock(), is_none).unwrap().unwrap();
+        client.close();
+        let extended = forking(&client, || lock.extend(SHORT), is_interrupted);
+        assert_eq!(extended.unwrap(), Extension::Extended);
+        client.close();
+        let unlocked = forking(&client, || lock.unlock(), is_interrupted);
+        assert_eq!(unlocked.unwrap(), Release::Released);
+        assert!(began.elapsed() < PATIENCE, "a child has read a reply");
+    }
+}
+
 #[test]
 fn a_child_of_what_is_told_of_a_loss_keeps_nothing() {
     let server = Memcached::start();
@@ -167,7 +200,7 @@ fn a_child_of_what_is_told_of_a_loss_keeps_nothing() {
         }
     };
     let kept = |name: &str, renew| {
-        client.mutex(name, SECOND).unwrap().lock().unwrap().renew(renew).unwrap()
+        client.mutex(name, 3 * SECOND).unwrap().lock().unwrap().renew(renew).unwrap()
     };
     let lost = kept("lost", RenewOptions { max_hold: None, on_notice: Some(Box::new(tell)) });
     let held = kept("held", RenewOptions::default());
@@ -180,7 +213,7 @@ fn a_child_of_what_is_told_of_a_loss_keeps_nothing() {
     }
     // The renewer was the child's only thread: it ends with it.
     assert_eq!(status(CHILD_OF_KEEPER.load(Ordering::SeqCst)), 0);
-    thread::sleep(3 * SECOND);
+    thread::sleep(4 * SECOND);
     assert!(held.check().unwrap(), "the parent keeps what it holds");
 }
 

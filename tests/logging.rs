@@ -120,17 +120,17 @@ unsafe extern "C" fn never(_: c_int, _: *const c_char, message: *const c_char, _
 fn trouble() {
     let server = Memcached::start();
     let connect =
-        || Client::connect(&format!("{}?io_timeout=100ms&outage=60s", server.url())).unwrap();
+        || Client::connect(&format!("{}?io_timeout=500ms&outage=60s", server.url())).unwrap();
     let client = connect();
     let mutex = |name: &str, lease| client.mutex(name, lease).unwrap();
     *LISTENER.server.lock().unwrap() = Some(server.plain());
-    drop(mutex("first", SECOND).lock().unwrap());
+    drop(mutex("first", 30 * SECOND).lock().unwrap());
     let commands = LISTENER.commands.lock().unwrap().take();
     assert!(commands.unwrap() > 0, "who listens holds up no request");
     *LISTENER.client.lock().unwrap() = Some(client.clone());
-    let semaphore = client.semaphore("s", 3, 5 * SECOND).unwrap();
+    let semaphore = client.semaphore("s", 3, 6 * SECOND).unwrap();
     let lock =
-        Arc::new(mutex("kept", 5 * SECOND).lock().unwrap().renew(RenewOptions::default()).unwrap());
+        Arc::new(mutex("kept", 6 * SECOND).lock().unwrap().renew(RenewOptions::default()).unwrap());
     let permit = Arc::new(semaphore.acquire().unwrap().renew(RenewOptions::default()).unwrap());
     LISTENER.kept.lock().unwrap().extend([Arc::downgrade(&lock), Arc::downgrade(&permit)]);
     LISTENER.hears(Level::Debug, "memlock.store", "Connected to memcached at 127.0.0.1");
@@ -159,7 +159,7 @@ fn trouble() {
     LISTENER.hears(Level::Warn, "memlock.mutex", "Unlocking lock:dropped");
     LISTENER.hears(Level::Warn, "memlock.semaphore", "semaphore:s");
     LISTENER.hears(Level::Info, "memlock.client", "lock:dropped");
-    LISTENER.hears(Level::Info, "memlock.store", "did not answer within 100ms");
+    LISTENER.hears(Level::Info, "memlock.store", "did not answer within 500ms");
     LISTENER.hears(Level::Info, "memlock.wait", "Waiting for lock:contended through an outage");
     LISTENER.hears(Level::Debug, "memlock.renewal", "Leases could not be renewed now");
     LISTENER.hears(
@@ -175,7 +175,7 @@ fn trouble() {
         waiting.join().unwrap().unwrap();
     }
     mutex("abandoned", 30 * SECOND).lock().unwrap().abandon();
-    assert!(mutex("abandoned", SECOND).lock_for(PATIENCE).unwrap().is_some());
+    assert!(mutex("abandoned", 30 * SECOND).lock_for(PATIENCE).unwrap().is_some());
     LISTENER.hears(
         Level::Debug,
         "memlock.client",
@@ -190,7 +190,7 @@ fn trouble() {
     assert_eq!(permit.wait_lost(PATIENCE), Some(Loss::Expired));
     LISTENER.hears(Level::Warn, "memlock.renewal", "semaphore:s is lost: it could not be renewed");
     server.restart();
-    assert!(mutex("after", SECOND).try_lock().unwrap().is_some());
+    assert!(mutex("after", 30 * SECOND).try_lock().unwrap().is_some());
     LISTENER.hears(Level::Warn, "memlock.store", "was started anew");
     *LISTENER.client.lock().unwrap() = None;
 }

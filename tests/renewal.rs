@@ -92,21 +92,21 @@ fn a_lock_is_kept_beyond_its_lease_and_gone_when_it_is_released() {
     let server = Memcached::start();
     let (client, other) =
         (Client::connect(&server.url()).unwrap(), Client::connect(&server.url()).unwrap());
-    let (kept, told) = kept(&client, "m", SECOND);
-    let waited = other.mutex("m", SECOND).unwrap().lock_for(5 * SECOND).unwrap();
+    let (kept, told) = kept(&client, "m", 3 * SECOND);
+    let waited = other.mutex("m", 30 * SECOND).unwrap().lock_for(7 * SECOND).unwrap();
     assert!(waited.is_none() && kept.is_held() && kept.check().unwrap());
     assert_eq!(kept.release().unwrap(), Release::Released);
     assert_eq!(kept.release().unwrap(), Release::NotHeld);
     assert!(!kept.is_held() && kept.lost().is_none() && told.try_recv().is_err());
-    assert!(other.mutex("m", SECOND).unwrap().try_lock().unwrap().is_some());
+    assert!(other.mutex("m", 30 * SECOND).unwrap().try_lock().unwrap().is_some());
 }
 
 #[test]
 fn what_is_kept_late_is_renewed_before_its_lease_ends() {
     let server = Memcached::start();
     let client = Client::connect(&server.url()).unwrap();
-    let lock = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap();
-    thread::sleep(Duration::from_millis(2300));
+    let lock = client.mutex("m", 6 * SECOND).unwrap().lock().unwrap();
+    thread::sleep(Duration::from_millis(4500));
     let kept = lock.renew(RenewOptions::default()).unwrap();
     assert_eq!(kept.wait_lost(2 * SECOND), None);
     assert!(kept.is_held());
@@ -114,17 +114,17 @@ fn what_is_kept_late_is_renewed_before_its_lease_ends() {
 
 #[test]
 fn its_longest_time_ends_in_the_course_of_a_renewal_and_its_holder_is_warned() {
-    let (client, _) = slow(Duration::from_millis(500), None);
-    let (renew, told) = telling(Some(Duration::from_millis(1100)));
-    let kept = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap().renew(renew).unwrap();
+    let (client, _) = slow(Duration::from_millis(800), None);
+    let (renew, told) = telling(Some(Duration::from_millis(1700)));
+    let kept = client.mutex("m", 4 * SECOND).unwrap().lock().unwrap().renew(renew).unwrap();
     assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::AtRisk(left) if left > SECOND));
     assert_eq!(kept.wait_lost(PATIENCE), Some(Loss::MaxHold));
 }
 
 #[test]
 fn a_renewal_is_not_tried_again_after_the_longest_time() {
-    let (client, slow) = slow(Duration::from_millis(500), Some(Reply::VersionMismatch));
-    let (renew, told) = telling(Some(Duration::from_millis(1100)));
+    let (client, slow) = slow(Duration::from_millis(800), Some(Reply::VersionMismatch));
+    let (renew, told) = telling(Some(Duration::from_millis(1300)));
     let kept = client.mutex("m", 3 * SECOND).unwrap().lock().unwrap().renew(renew).unwrap();
     assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::AtRisk(_)));
     assert_eq!(kept.wait_lost(PATIENCE), Some(Loss::MaxHold));
@@ -170,13 +170,13 @@ fn permits_are_kept_and_those_of_one_semaphore_together() {
     let server = Memcached::start();
     let (client, other) =
         (Client::connect(&server.url()).unwrap(), Client::connect(&server.url()).unwrap());
-    let semaphore = client.semaphore("s", 5, SECOND).unwrap();
+    let semaphore = client.semaphore("s", 5, 3 * SECOND).unwrap();
     let take = |permits| {
         let request = Request { permits, ..Request::default() };
         semaphore.acquire_with(request, &Wait::NEVER).unwrap().done().unwrap()
     };
     let kept = [take(2), take(3)].map(|permit| permit.renew(RenewOptions::default()).unwrap());
-    assert!(other.semaphore("s", 5, SECOND).unwrap().acquire_for(5 * SECOND).unwrap().is_none());
+    assert!(other.semaphore("s", 5, SECOND).unwrap().acquire_for(7 * SECOND).unwrap().is_none());
     assert!(
         kept.iter().all(|kept| kept.is_held() && kept.check().unwrap() && kept.fence().is_none())
     );
@@ -187,7 +187,7 @@ fn permits_are_kept_and_those_of_one_semaphore_together() {
 #[test]
 fn who_holds_it_is_told_of_the_danger_and_then_of_the_loss() {
     let server = Memcached::start();
-    let client = Client::connect(&format!("{}?io_timeout=300ms", server.url())).unwrap();
+    let client = Client::connect(&server.url()).unwrap();
     let (kept, told) = kept(&client, "m", 4 * SECOND);
     server.kill();
     let Notice::AtRisk(left) = told.recv_timeout(PATIENCE).unwrap() else { panic!("not warned") };
@@ -202,14 +202,14 @@ fn who_holds_it_is_told_of_the_danger_and_then_of_the_loss() {
 fn an_outage_that_ends_in_time_costs_nothing() {
     let server = Memcached::start();
     let proxy = Proxy::start(server.address());
-    let client = Client::connect(&format!("{}?io_timeout=200ms", proxy.url())).unwrap();
-    let (kept, told) = kept(&client, "m", 3 * SECOND);
+    let client = Client::connect(&format!("{}?io_timeout=300ms", proxy.url())).unwrap();
+    let (kept, told) = kept(&client, "m", 6 * SECOND);
     for fault in [Fault::SwallowReply, Fault::CutAfterRequest, Fault::DropRequest] {
         let hits = proxy.hits();
         proxy.inject(Match::Swapping, fault.clone());
         assert!(proxy.wait_for_hits(hits + 1, PATIENCE), "{fault:?}");
         let renewed = Instant::now();
-        while kept.remaining() < Duration::from_millis(2500) {
+        while kept.remaining() < 5 * SECOND {
             assert!(renewed.elapsed() < PATIENCE && kept.is_held(), "{fault:?}");
             thread::sleep(Duration::from_millis(1));
         }
@@ -248,12 +248,13 @@ fn a_program_that_hangs_does_not_hold_it_for_ever() {
     let client = Client::connect(&server.url()).unwrap();
     let (renew, told) = telling(Some(3 * SECOND));
     let (began, watch) = (Instant::now(), Stopwatch::start());
-    let kept = client.mutex("m", SECOND).unwrap().lock().unwrap().renew(renew).unwrap();
-    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::AtRisk(left) if left <= SECOND));
+    let lease = 2 * SECOND;
+    let kept = client.mutex("m", lease).unwrap().lock().unwrap().renew(renew).unwrap();
+    assert!(matches!(told.recv_timeout(PATIENCE).unwrap(), Notice::AtRisk(left) if left <= lease));
     assert!(began.elapsed() > Duration::from_millis(2900));
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), Notice::Lost(Loss::MaxHold));
-    assert!(watch.elapsed() < 5 * SECOND && !kept.is_held());
-    let next = Client::connect(&server.url()).unwrap().mutex("m", SECOND).unwrap();
+    assert!(watch.elapsed() < 6 * SECOND && !kept.is_held());
+    let next = Client::connect(&server.url()).unwrap().mutex("m", 30 * SECOND).unwrap();
     assert!(next.lock_for(4 * SECOND).unwrap().is_some());
 }
 
@@ -309,7 +310,7 @@ fn a_loss_is_reported_by_the_renewal_whatever_finds_it() {
 fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
     let server = Memcached::start();
     let client = Client::connect(&format!("{}?io_timeout=2s", server.url())).unwrap();
-    let locks = ["a", "b", "c"].map(|name| kept(&client, name, SECOND));
+    let locks = ["a", "b", "c"].map(|name| kept(&client, name, 2 * SECOND));
     server.pause();
     while locks.iter().any(|(kept, _)| kept.is_held()) {
         thread::sleep(Duration::from_millis(1));
@@ -362,13 +363,15 @@ fn a_silent_server_costs_nobody_what_another_one_keeps() {
 fn what_a_full_server_refuses_to_renew_costs_nobody_else_a_lease() {
     for many in [1, 100] {
         // In each round the renewer isolates the refused leases for at most a quarter of a second.
-        // If the machine did not run it for so long, nothing is shown: try again.
+        // If the machine did not run it for so long, nothing is shown: try again. So it does in small
+        // pieces, which the stopwatch does not see, on a machine that is busy.
         let mut tries = 0;
         let held = loop {
             let (began, watch) = (Instant::now(), Stopwatch::start());
             let held = are_kept_beside_refused(many);
             tries += 1;
-            if held || tries == 10 || watch.elapsed() > began.elapsed() * 9 / 10 {
+            let ran = watch.elapsed() > began.elapsed() * 9 / 10;
+            if held || tries == 10 || tries >= 3 && ran {
                 break held;
             }
         };
@@ -488,20 +491,21 @@ fn what_was_abandoned_is_taken_off_at_the_next_contact() {
 /// sooner.
 #[test]
 fn what_was_extended_is_kept_for_the_lease_of_the_extension() {
+    const SHORT: Duration = Duration::from_millis(1500);
     const LONG: Duration = Duration::from_secs(60);
     let server = Memcached::start();
     let client = Client::connect(&server.url()).unwrap();
-    let mutex = client.mutex("m", SECOND).unwrap();
+    let mutex = client.mutex("m", SHORT).unwrap();
     let mut lock = mutex.lock().unwrap();
     assert_eq!(lock.extend(LONG).unwrap(), Extension::Extended);
-    let semaphore = client.semaphore("s", 1, SECOND).unwrap();
+    let semaphore = client.semaphore("s", 1, SHORT).unwrap();
     let mut permit = semaphore.acquire().unwrap();
     assert_eq!(permit.extend(LONG).unwrap(), Extension::Extended);
     let (renew, _told) = telling(None);
     let (lock, permit) =
         (lock.renew(renew).unwrap(), permit.renew(RenewOptions::default()).unwrap());
-    // A lease of one second would be renewed several times by then.
-    thread::sleep(SECOND + SECOND / 2);
+    // A short lease would be renewed several times by then.
+    thread::sleep(SHORT + SECOND / 2);
     let kept = mutex.owner().unwrap().unwrap().remaining.unwrap();
     assert!(lock.is_held() && lock.remaining() <= kept, "{:?} of {kept:?}", lock.remaining());
     let kept = semaphore.status().unwrap().unwrap().holders[0].remaining;

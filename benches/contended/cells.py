@@ -60,6 +60,7 @@ _RELAY = {"holds": (0.0, 1.0, 5.0, 50.0, 500.0), "processes": (8,)}
 CONTENDERS = (
     Contender("c", "C: memlock", "c", "memlock", "memcached", **_CROWDED),
     Contender("python", "Python: memlock", "python", "memlock", "memcached"),
+    Contender("asyncio", "asyncio: memlock.aio", "python", "memlock-aio", "memcached", **_EIGHT),
     Contender("polling", "C: polling at 1 ms", "c", "polling", "memcached", **_POLLING),
     Contender("relay", "C: relay (no lock)", "c", "relay", "memcached", **_RELAY),
     Contender("sqlite-c", "C: memlock, SQLite", "c", "memlock", "file", **_EIGHT),
@@ -106,7 +107,7 @@ CONTENDERS = (
 )
 
 GROUPS = {
-    "memcached": ("c", "python", "polling", "relay", "sherlock"),
+    "memcached": ("c", "python", "asyncio", "polling", "relay", "sherlock"),
     "redis": tuple(
         it.key for it in CONTENDERS if it.key.startswith("redis-") and it.server == "redis"
     ),

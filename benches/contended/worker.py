@@ -7,6 +7,7 @@ Like worker.c, with the same board; each process has one thread.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import resource
@@ -19,6 +20,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 import memlock
+import memlock.aio
 import redis
 import redis_lock
 import redis_semaphore
@@ -48,6 +50,22 @@ def memlock_locks(url: str) -> Callable[[str], Lock]:
     def make(name: str) -> Lock:
         mutex = client.mutex(name, lease=LEASE_S)
         return Lock(mutex.acquire, mutex.release, lambda: mutex.fence)
+
+    return make
+
+
+def memlock_aio_locks(url: str) -> Callable[[str], Lock]:
+    """memlock.aio's mutex: the process waits in its event loop."""
+    loop = asyncio.new_event_loop()
+    client = memlock.aio.connect(url)
+
+    def make(name: str) -> Lock:
+        mutex = client.mutex(name, lease=LEASE_S)
+        return Lock(
+            lambda: loop.run_until_complete(mutex.acquire()),
+            lambda: loop.run_until_complete(mutex.release()),
+            lambda: mutex.fence,
+        )
 
     return make
 
@@ -135,6 +153,7 @@ CONTENDERS = {
     "get-lock": waiting.get_lock_locks,
     "listen": waiting.listen_locks,
     "memlock": memlock_locks,
+    "memlock-aio": memlock_aio_locks,
     "python-redis-lock": redis_lock_locks,
     "redis-py": redis_py_locks,
     "redis-pubsub": waiting.pubsub_locks,

@@ -63,6 +63,7 @@ class Section:
 # Each program is made of pairs.c and one file, with these flags.
 C_PROGRAMS = {
     "memcached": ("-lmemcached",),
+    "quorum": (),
     "semaphores": (),
     "redis": (),
     "postgresql": ("-I/usr/include/postgresql", "-lpq"),
@@ -82,9 +83,33 @@ def _python(name: str) -> tuple[str, ...]:
     return (PYTHON, str(BENCHES / "pairs.py"), name)
 
 
+def _asyncio(name: str) -> tuple[str, ...]:
+    return (PYTHON, str(BENCHES / "pairs_asyncio.py"), name)
+
+
 def _mutex(key: str, title: str, names: str, command: Callable[[str], tuple[str, ...]]) -> Section:
     racers = (Contender(name, command(name)) for name in names.split())
     return Section(key, f"{title}: lock+unlock pairs", "pair", tuple(racers), traced=key == "c")
+
+
+def _guard() -> Section:
+    racers = (
+        Contender("memlock", _c("memcached", "memlock")),
+        Contender("with a guard", _c("memcached", "memlock-guarded"), "guarded"),
+    )
+    return Section("guard", "C: lock+unlock pairs without and with guard=", "pair", racers)
+
+
+def _quorum() -> Section:
+    racers = (
+        Contender("raw", _c("quorum", "raw"), "quorum"),
+        Contender("memlock", _c("quorum", "quorum"), "quorum"),
+        Contender("one of three hangs", _c("quorum", "hung"), "hung"),
+        Contender("memlock Python", _python("memlock-quorum"), "quorum"),
+        Contender("pottery", _python("pottery"), "three redis"),
+    )
+    title = "quorum of three: lock+unlock pairs, from C; pottery: Redlock on three Redis, in Python"
+    return Section("quorum", title, "pair", racers)
 
 
 def _semaphore() -> Section:
@@ -145,6 +170,17 @@ def _mariadb() -> Section:
     return Section("mariadb", title, "pair", racers, traced=True)
 
 
+def _aio() -> Section:
+    racers = (
+        Contender("blocking", _python("memlock")),
+        Contender("memlock.aio", _asyncio("memlock")),
+        Contender("200 tasks, one lock", _asyncio("memlock-tasks")),
+        Contender("redis.asyncio", _asyncio("redis"), "redis"),
+    )
+    title = "Python on asyncio: lock+unlock pairs of one task, and of 200; blocking: no event loop"
+    return Section("asyncio", title, "pair", racers, traced=True)
+
+
 def _sqlite() -> Section:
     racers = (
         Contender("raw", _rust("raw-sqlite"), "sqlite"),
@@ -162,6 +198,9 @@ SECTIONS = (
     _mutex("c", "C", "raw libmemcached memlock", partial(_c, "memcached")),
     _mutex("rust", "Rust", "raw memlock", _rust),
     _mutex("python", "Python", "pylibmc sherlock memlock", _python),
+    _aio(),
+    _guard(),
+    _quorum(),
     _insert_many(),
     _semaphore(),
     _redis(),
@@ -171,13 +210,16 @@ SECTIONS = (
 )
 
 # The sections of a store, apart from stores that have one, which has their name.
-STORES = {"memcached": ("c", "rust", "python", "insert_many", "semaphore")}
+STORES = {
+    "memcached": ("c", "rust", "python", "asyncio", "guard", "quorum", "insert_many", "semaphore")
+}
 
 # The imports of pairs.py.
 MODULES = (
     "MySQLdb",
     "filelock",
     "memlock",
+    "pottery",
     "psycopg",
     "pylibmc",
     "pymemcache",
@@ -228,6 +270,10 @@ def missing_servers(servers: Collection[str]) -> list[str]:
         "postgresql": (private_database.program("postgres"), "postgresql"),
         "redis": (shutil.which("redis-server"), "redis-server"),
     }
+    # Which are made of others.
+    made_of = {"guarded": "memcached", "quorum": "memcached", "hung": "memcached"}
+    made_of |= {"three redis": "redis"}
+    servers = {made_of.get(name, name) for name in servers}
     return [
         f"{name} is not installed: package `{package}`"
         for name, (found, package) in executables.items()

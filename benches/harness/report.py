@@ -63,6 +63,10 @@ TARGETS = (
     Target("python", "pylibmc", 1.00),
     Target("python", "sherlock", None),
     Target("insert_many", "raw", 0.20),
+    Target("quorum", "raw", 0.85),
+    # A server that hangs makes a lock take no more than 1.5 times as long.
+    Target("quorum", "memlock", 0.67, of="one of three hangs"),
+    Target("quorum", "pottery", None, of="memlock Python"),
     Target("semaphore", "raw", None),
     # The cost does not grow with the number of permits.
     Target("semaphore", "memlock", 0.95, of="memlock 10,000"),

@@ -135,7 +135,7 @@ impl Listener for UnreachableListener {
         self.0.pass(duration);
     }
 
-    fn heard(&self, _live: &[WaitId]) -> Option<WakeMessage> {
+    fn receive(&self, _is_live: &dyn Fn(WaitId) -> bool) -> Option<(WaitId, WakeMessage)> {
         None
     }
 

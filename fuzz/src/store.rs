@@ -64,7 +64,7 @@ impl Hostile {
             Ok([Reply::Value(item)]) => {
                 Op::CompareAndSet { key, version: item.version, value, expiry, returns }
             }
-            _ => Op::Add { key, value, expiry, returns },
+            _ => Op::add(key, value, expiry, returns),
         };
         self.inner.run(route, &[plant]).expect("a store in memory");
     }
@@ -133,7 +133,7 @@ fn another(op: &Op<'_>, input: &mut Input<'_>) -> Reply {
     let which = input.byte();
     let stored = |input: &mut Input<'_>| {
         let (life, cas) = (Life { boot: input.number(), pid: input.number() }, input.number());
-        Stored { version: life.version(cas), fence: life.fence(cas) }
+        Stored::new(life.version(cas), life.fence(cas))
     };
     match (op, which % 3) {
         (
@@ -145,7 +145,7 @@ fn another(op: &Op<'_>, input: &mut Input<'_>) -> Reply {
         (Op::Add { .. }, _) => Reply::Exists,
         (Op::Get { .. }, 0 | 1) => {
             let remaining = (which < 128).then(|| Duration::from_secs(input.number()));
-            let Stored { version, fence } = stored(input);
+            let Stored { version, fence, .. } = stored(input);
             let (value, version) = (input.chunk().to_vec(), version.with_note(which.into()));
             Reply::Value(Item { value, version, remaining, fence })
         }

@@ -99,9 +99,9 @@ pub(crate) struct Run {
     /// The name of the lock or semaphore: any bytes. Put `--` before a name that begins with `-`
     pub(crate) name: OsString,
     /// How long the lock outlives `memlock run`, should that be killed; with --no-renew, how long
-    /// it is held at most
-    #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "TIME")]
-    pub(crate) lease: Duration,
+    /// it is held at most [default: 60s, or the URL's guard= if that is shorter]
+    #[arg(long, value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) lease: Option<Duration>,
     /// Wait at most this long for it; without this and --no-wait, for as long as it takes
     #[arg(
         short = 'w',
@@ -176,9 +176,9 @@ pub(crate) enum OnLost {
 /// be trusted there, 69 if a server cannot be reached.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Doctor {
-    /// The longest lease that is in use
-    #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "TIME")]
-    pub(crate) lease: Duration,
+    /// The longest lease that is in use [default: the URL's guard=, or 60s]
+    #[arg(long, value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) lease: Option<Duration>,
     /// Write JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -191,7 +191,8 @@ pub(crate) struct Doctor {
 ///
 /// The result is already past: it is for people, not for decisions. The fence is the greatest that
 /// the holder can have: it has exactly this one on a memcached before 1.6.24, unless its lease was
-/// renewed, or a client began to wait. The exit status is 0, held or free.
+/// renewed, or a client began to wait. The exit status is 0, held or free, unless `--exit-status`
+/// is given.
 ///
 /// A lock, a semaphore and a list of one name may live on different servers. What could not be read
 /// is said on standard error, and in JSON in `unread`; the rest is shown, and the exit status is
@@ -203,6 +204,12 @@ pub(crate) struct Show {
     /// Write JSON
     #[arg(long)]
     pub(crate) json: bool,
+    /// Exit with 1 if the lock is held or reserved, or all permits of the semaphore are held
+    ///
+    /// And while a server with a guard recovers: what it does not have may be held all the same. A
+    /// monitor may use it. Who wants the lock must try to acquire it: see `memlock run -n`.
+    #[arg(long)]
+    pub(crate) exit_status: bool,
 }
 
 /// List all locks, semaphores and distinct lists that live on the servers.

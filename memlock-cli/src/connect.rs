@@ -2,10 +2,12 @@
 //! default.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use memlock_core::Client;
 use memlock_core::environment;
 use memlock_core::name::Key;
+use memlock_core::store::recovery::Guard;
 use memlock_core::store::{Node, Route, Scope, without_password};
 
 use crate::exit::{CliError, Status};
@@ -13,6 +15,15 @@ use crate::text::quoted;
 
 /// Where the locks are unless the user says otherwise.
 const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
+
+/// The lease where the user names none.
+pub(crate) const USUAL_LEASE: Duration = Duration::from_secs(60);
+
+/// The same, or the guard of the URL, if that is shorter.
+pub(crate) fn usual_lease(client: &Client) -> Duration {
+    let guard = client.guarantees().guard.map(Guard::longest_lease);
+    guard.map_or(USUAL_LEASE, |longest| longest.min(USUAL_LEASE))
+}
 
 /// The URL that the command uses.
 #[derive(Clone, Debug)]
@@ -79,8 +90,18 @@ pub(crate) fn missing(client: &Client) -> Option<String> {
     missing?.into_iter().next()
 }
 
-/// The server on which the item of this key is.
+/// Whether the servers are a quorum: it has mutexes only.
+pub(crate) fn is_quorum(client: &Client) -> bool {
+    client.guarantees().quorum.is_some()
+}
+
+/// The server on which the item of this key is; all together, if they are a quorum.
 pub(crate) fn server_of(client: &Client, key: &Key) -> Option<Node> {
+    let mut nodes = client.nodes();
+    if is_quorum(client) {
+        let names: Vec<String> = nodes.iter().map(|node| node.name.clone()).collect();
+        return nodes.pop().map(|node| Node { name: names.join(","), ..node });
+    }
     let place = client.server_of(Route::of(key));
-    client.nodes().into_iter().nth(place)
+    nodes.into_iter().nth(place)
 }

@@ -2,13 +2,16 @@
 
 mod probe;
 
+use std::time::Duration;
+
 use memlock_core::Client;
-use memlock_core::store::admin::{Finding, Verdict};
-use memlock_core::store::{Node, schemes};
+use memlock_core::store::admin::{Abstention, Finding, Verdict};
+use memlock_core::store::recovery::Guard;
+use memlock_core::store::{Guarantees, Node, Scope, Survives, schemes};
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
-use crate::connect::{Url, connect};
+use crate::connect::{USUAL_LEASE, Url, connect, is_quorum};
 use crate::exit::{CliError, Status};
 use crate::out::{Out, Style};
 
@@ -39,11 +42,17 @@ pub(crate) fn print_schema(scheme: &str) -> Result<Status, CliError> {
 pub(crate) fn doctor(url: &Url, args: &Doctor) -> Result<Status, CliError> {
     let client = connect(url)?;
     // Nothing is judged by a lease that could not be used.
-    client.mutex("lease", args.lease)?;
+    let guard = client.guarantees().guard.map(Guard::longest_lease);
+    let lease = args.lease.or(guard).unwrap_or(USUAL_LEASE);
+    let mutex = client.mutex("lease", lease)?;
+    if is_quorum(&client) {
+        // Whether a server is counted shows beside the others. What cannot be read is found below.
+        let _ = mutex.owner();
+    }
     let mut out = Out::new();
     let (mut worst, mut unreachable, mut reports) = (Verdict::Good, false, Vec::new());
     for (place, server) in client.nodes().iter().enumerate() {
-        let findings = match examine(&url.text, &client, place, server, args) {
+        let findings = match examine(&url.text, &client, place, server, lease) {
             Ok(findings) => findings,
             Err(error) => {
                 unreachable |= error.status == Status::UNREACHABLE;
@@ -74,14 +83,32 @@ fn examine(
     client: &Client,
     place: usize,
     server: &Node,
-    args: &Doctor,
+    lease: Duration,
 ) -> Result<Vec<Finding>, CliError> {
     let mut admin = client.admin(place)?;
-    let mut findings = admin.health(args.lease)?;
+    let mut findings = admin.health(lease)?;
+    findings.extend(unguarded(client, &findings));
+    if is_quorum(client) {
+        let flushes = |it: &&mut Finding| it.what == "flush_all" && it.verdict == Verdict::Warning;
+        if let Some(finding) = findings.iter_mut().find(flushes) {
+            finding.verdict = Verdict::Bad;
+            finding.is_fatal = true;
+            finding.said = "is on: a quorum refuses the server".to_owned();
+        }
+        let evicts = |it: &&mut Finding| it.what == "evictions" && it.verdict >= Verdict::Note;
+        if let Some(finding) = findings.iter_mut().find(evicts) {
+            *finding = finding.clone().mend("-M: the servers of a quorum are for locks alone");
+        }
+        if let Some(Abstention { why, passes }) = client.abstention(place) {
+            let verdict = if passes { Verdict::Note } else { Verdict::Warning };
+            findings.push(Finding::new("vote", verdict, format!("is not counted now. {why}")));
+        }
+    }
     for (what, said) in client.guarantees().in_words() {
         // What was found on this server says more than what holds for all of its kind.
         if !findings.iter().any(|finding| finding.what == what) {
-            findings.push(Finding::new(what, Verdict::Note, said));
+            let promise = Finding::new(what, Verdict::Note, said);
+            findings.push(if what == "restart" { with_guard(client, promise) } else { promise });
         }
     }
     if client.missing(place).is_some() {
@@ -102,9 +129,32 @@ fn examine(
             "were not tried, since locks do not work there",
         ));
     } else {
-        findings.push(probe::wake_ups(url, client, place));
+        findings.push(probe::wake_ups(url, client, place, server));
     }
     Ok(findings)
+}
+
+/// Recommends a guard where a restart frees locks that are still held.
+fn with_guard(client: &Client, restart: Finding) -> Finding {
+    let Guarantees { scope, survives, guard, .. } = client.guarantees();
+    let forgets = matches!(survives, Survives::Nothing | Survives::CleanRestart);
+    if !forgets || scope != Scope::Network || guard.is_some() {
+        return restart;
+    }
+    restart.mend(
+        "?guard=60s in the URLs of all clients: then holders put their locks back. No lease may be \
+         longer than that, and for so long after each start nothing new is given",
+    )
+}
+
+/// What the URL lacks for a server that never evicts to stay the only one that is used.
+fn unguarded(client: &Client, findings: &[Finding]) -> Option<Finding> {
+    let is_fit =
+        |finding: &Finding| finding.what == "evictions" && finding.verdict == Verdict::Good;
+    (client.guarantees().evicts && findings.iter().any(is_fit)).then(|| {
+        let said = "lets the server be used, too, if it is started with evictions one day";
+        Finding::new("URL", Verdict::Note, said).mend("?evictions=refuse in the URL")
+    })
 }
 
 fn tell(

@@ -45,7 +45,7 @@ pub fn keys(input: &[u8], end: u8) -> Result<Vec<(Vec<u8>, u64)>, String> {
 /// learn that it may rely on the lock.
 pub fn command_line(words: &[OsString]) -> Option<u64> {
     match Args::try_parse_from(words).ok()?.command {
-        Command::Run(run) => Some(duration::after(run.max_hold.unwrap_or(run.lease))),
+        Command::Run(run) => Some(duration::after(run.max_hold.or(run.lease).unwrap_or_default())),
         _ => Some(0),
     }
 }

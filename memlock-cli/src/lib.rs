@@ -35,6 +35,7 @@ mod resize;
 mod run;
 mod show;
 mod text;
+mod votes;
 
 use std::process::ExitCode;
 

@@ -9,7 +9,7 @@ use memlock_core::{Client, OwnerRecord};
 use serde_json::{Map, Value, json};
 
 use crate::args::Ls;
-use crate::connect::{Url, connect};
+use crate::connect::{Url, connect, is_quorum};
 use crate::duration::{brief_size, date};
 use crate::exit::{CliError, Status};
 use crate::out::{Out, Style, complain};
@@ -47,6 +47,9 @@ pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, CliError> {
     entries.sort_by(|a, b| {
         (a.named.family, &a.named.name, &a.key).cmp(&(b.named.family, &b.named.name, &b.key))
     });
+    if is_quorum(&client) {
+        entries = of_a_majority(&client, entries)?;
+    }
     let mut out = Out::new();
     if args.json {
         let entries: Value = entries.iter().map(Entry::json).collect();
@@ -58,6 +61,30 @@ pub(crate) fn ls(url: &Url, args: &Ls) -> Result<Status, CliError> {
         out.table(&rows)?;
     }
     Ok(complained(errors.iter()))
+}
+
+/// The locks that a majority has: one entry for each, of what its members have of it. `entries` are
+/// sorted by their keys.
+fn of_a_majority(client: &Client, entries: Vec<Entry>) -> Result<Vec<Entry>, CliError> {
+    let mut locks: Vec<Entry> = Vec::new();
+    let mut holder = None;
+    let mut key = None;
+    for entry in entries {
+        let Some(name) = &entry.named.name else { continue };
+        if key.as_ref() != Some(&entry.key) {
+            key = Some(entry.key.clone());
+            holder = client.mutex(name, MIN_LEASE)?.owner()?.and_then(|owner| owner.record);
+        }
+        let record = entry.value.0.bytes().and_then(OwnerRecord::parse);
+        let is_its = record.zip(holder.as_ref()).is_some_and(|(its, of)| its.token == of.token);
+        match locks.last_mut().filter(|lock| lock.key == entry.key) {
+            // The queue is on one of them.
+            Some(lock) => lock.waiting = lock.waiting.max(entry.waiting),
+            None if is_its => locks.push(entry),
+            None => {}
+        }
+    }
+    Ok(locks)
 }
 
 /// All that lives on one server. What is there and cannot be read goes to `errors`.

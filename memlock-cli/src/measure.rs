@@ -5,13 +5,18 @@ use std::time::Duration;
 use memlock_core::Client;
 use memlock_core::store::Route;
 
-/// A name for a lock on this one of the client's servers, that no other program uses.
+use crate::connect::is_quorum;
+
+/// A name for a lock on this one of the client's servers, that no other program uses. Each lock of a
+/// quorum is on all of them.
 pub(super) fn name_on(client: &Client, place: usize, what: &str) -> String {
     let host = std::process::id();
     let now = crate::duration::unix_now().as_nanos();
     let names = (0_u32..).map(|number| format!("memlock-{what}-{host}-{now}-{number}"));
-    let is_there =
-        |name: &String| client.server_of(Route::of(&client.keys().lock(name.as_bytes()))) == place;
+    let is_there = |name: &String| {
+        is_quorum(client)
+            || client.server_of(Route::of(&client.keys().lock(name.as_bytes()))) == place
+    };
     names.take(10_000).find(is_there).unwrap_or_default()
 }
 

@@ -8,11 +8,12 @@ use memlock_core::Client;
 use memlock_core::lease::MIN_LEASE;
 
 use crate::args::Release;
-use crate::connect::{Url, connect, missing};
+use crate::connect::{Url, connect, is_quorum, missing};
 use crate::exit::{CliError, Status};
 use crate::out::complain;
-use crate::show::{holder_of, process};
+use crate::show::holder_of;
 use crate::text::{printable, shown};
+use crate::votes::process;
 
 pub(crate) fn release(url: &Url, args: &Release) -> Result<Status, CliError> {
     if !args.force {
@@ -57,6 +58,9 @@ fn lock(client: &Client, args: &Release) -> Result<Status, CliError> {
 /// Whether the semaphore of that name may be what is meant. If it cannot be read, that does not
 /// concern a request for the lock.
 fn has_permits_out(client: &Client, args: &Release) -> Result<bool, CliError> {
+    if is_quorum(client) {
+        return Ok(false);
+    }
     let semaphore = client.open_semaphore(args.name.as_bytes(), MIN_LEASE)?;
     let status = semaphore.status().ok().flatten();
     Ok(status.is_some_and(|status| !status.holders.is_empty()))

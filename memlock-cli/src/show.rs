@@ -11,26 +11,32 @@ use memlock_core::{Client, Waiter};
 use serde_json::{Map, Value, json};
 
 use crate::args::Show;
-use crate::connect::{Url, connect, missing};
+use crate::connect::{Url, connect, is_quorum, missing};
 use crate::duration::{self, brief, date};
 use crate::exit::{CliError, Status};
 use crate::out::{Out, Style, complain};
 use crate::text::shown;
+use crate::votes::{Vote, process, votes};
 
 /// What exists by one name. Each part may be on another server; if one could not be read, the
 /// reason is known.
 struct Found {
     lock: Result<Option<Owner>, CliError>,
+    /// The server recovers: what it does not have may be held all the same.
+    may_be_put_back: bool,
     lock_waiters: Result<Vec<Waiter>, CliError>,
     semaphore: Result<Option<Permits>, CliError>,
     semaphore_waiters: Result<Vec<Waiter>, CliError>,
     ids: Result<Option<u64>, CliError>,
+    /// What each server of a quorum says of the lock.
+    votes: Vec<Vote>,
 }
 
 pub(crate) fn show(url: &Url, args: &Show) -> Result<Status, CliError> {
     let client = connect(url)?;
     let found = match inspect(&client, &args.name)? {
         Found { lock: Err(error), semaphore: Err(_), ids: Err(_), .. } => return Err(error),
+        Found { lock: Err(error), .. } if is_quorum(&client) => return Err(error),
         found => found,
     };
     let mut out = Out::new();
@@ -39,7 +45,9 @@ pub(crate) fn show(url: &Url, args: &Show) -> Result<Status, CliError> {
     } else {
         out.table(&table(&args.name, &found))?;
     }
-    Ok(complained(found.unread().into_iter().map(|(_, error)| error)))
+    let status = complained(found.unread().into_iter().map(|(_, error)| error));
+    let is_no = status == Status::OK && args.exit_status && found.is_taken();
+    Ok(if is_no { Status::NO } else { status })
 }
 
 /// Complains about each thing that could not be read; the status is that of the first one, if there
@@ -54,26 +62,43 @@ pub(crate) fn complained<'a>(errors: impl Iterator<Item = &'a CliError>) -> Stat
 fn inspect(client: &Client, name: &OsStr) -> Result<Found, CliError> {
     let name = name.as_bytes();
     let mutex = client.mutex(name, MIN_LEASE)?;
-    let semaphore = client.open_semaphore(name, MIN_LEASE)?;
-    let mut list = client.distinct_list(name)?;
     if let Some(missing) = missing(client) {
         complain(&missing);
         return Ok(Found {
             lock: Ok(None),
+            may_be_put_back: false,
             lock_waiters: Ok(Vec::new()),
             semaphore: Ok(None),
             semaphore_waiters: Ok(Vec::new()),
             ids: Ok(None),
+            votes: votes(client, &client.keys().lock(name)),
         });
     }
     let owner = mutex.owner().map_err(CliError::from);
+    let may_be_put_back = mutex.recovers();
+    let lock_waiters = queue(owner.is_ok(), || mutex.waiters());
+    if is_quorum(client) {
+        return Ok(Found {
+            lock: owner,
+            may_be_put_back,
+            lock_waiters,
+            semaphore: Ok(None),
+            semaphore_waiters: Ok(Vec::new()),
+            ids: Ok(None),
+            votes: votes(client, &client.keys().lock(name)),
+        });
+    }
+    let semaphore = client.open_semaphore(name, MIN_LEASE)?;
+    let mut list = client.distinct_list(name)?;
     let status = semaphore.status().map_err(CliError::from);
     Ok(Found {
-        lock_waiters: queue(owner.is_ok(), || mutex.waiters()),
+        may_be_put_back,
+        lock_waiters,
         semaphore_waiters: queue(matches!(status, Ok(Some(_))), || semaphore.waiters()),
         lock: owner,
         semaphore: status,
         ids: list.count().map_err(CliError::from),
+        votes: Vec::new(),
     })
 }
 
@@ -86,6 +111,12 @@ fn queue(
 }
 
 impl Found {
+    /// Whether the lock is held or reserved, or may be, or the semaphore has no free permit.
+    fn is_taken(&self) -> bool {
+        let has_no_permit = matches!(&self.semaphore, Ok(Some(permits)) if permits.available == 0);
+        matches!(self.lock, Ok(Some(_))) || self.may_be_put_back || has_no_permit
+    }
+
     /// What could not be read, and why.
     fn unread(&self) -> Vec<(&'static str, &CliError)> {
         let parts = [
@@ -120,17 +151,20 @@ fn table(name: &OsStr, found: &Found) -> Rows {
                 row(&mut rows, "by", Style::Normal, &holder_of(owner));
                 if let Some(record) = &owner.record {
                     row(&mut rows, "since", Style::Normal, &since(record.since));
-                    row(
-                        &mut rows,
-                        "fence",
-                        Style::Normal,
-                        &format!("at most {}", owner.newest_fence),
-                    );
+                    // The counters of a quorum whose servers were all started anew.
+                    let fence = match owner.newest_fence {
+                        0 => "not known".to_owned(),
+                        newest => format!("at most {newest}"),
+                    };
+                    row(&mut rows, "fence", Style::Normal, &fence);
                 }
                 row(&mut rows, "remaining", Style::Normal, &remaining(owner.remaining));
             }
         }
         waiting(&mut rows, waiters);
+        for vote in &found.votes {
+            row(&mut rows, &vote.server, Style::Normal, &vote.text());
+        }
     }
     if let Ok(Some(status)) = &found.semaphore {
         row(&mut rows, "semaphore", Style::Bold, &name);
@@ -192,11 +226,6 @@ pub(crate) fn holder_of(owner: &Owner) -> String {
     }
 }
 
-/// A process of a host, for people.
-pub(crate) fn process(host: &str, pid: u32) -> String {
-    format!("{}, process {pid}", shown(host.as_bytes()))
-}
-
 fn since(unix: u64) -> String {
     let ago = duration::unix_now().saturating_sub(Duration::from_secs(unix));
     format!("{} ({} ago)", date(unix), brief(Duration::from_secs(ago.as_secs())))
@@ -216,6 +245,9 @@ fn json(client: &Client, name: &OsStr, found: &Found) -> Value {
         let mut value = owner.as_ref().map(json_of_owner).unwrap_or_default();
         value.insert("held".to_owned(), owner.is_some().into());
         value.insert("waiters".to_owned(), json_of_waiters(&found.lock_waiters));
+        if !found.votes.is_empty() {
+            value.insert("votes".to_owned(), found.votes.iter().map(Vote::json).collect());
+        }
         value
     });
     let semaphore = found.semaphore.as_ref().ok().and_then(Option::as_ref).map(|status| {

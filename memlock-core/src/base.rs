@@ -3,6 +3,7 @@
 pub mod active_calls;
 pub mod clock;
 pub mod error;
+pub(crate) mod event;
 pub(crate) mod extensions;
 pub mod fork;
 pub(crate) mod hash;

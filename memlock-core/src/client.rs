@@ -11,14 +11,15 @@ use crate::distinct_list::DistinctList;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::mutex::Mutex;
-use crate::name::{Keyspace, check_name};
+use crate::name::{Key, Keyspace, check_name};
 use crate::notify::udp::UdpNotifier;
 use crate::notify::{Notifier, NotifySetting, Reach};
 use crate::semaphore::Semaphore;
 #[cfg(feature = "admin")]
-use crate::store::admin::Admin;
+use crate::store::admin::{Abstention, Admin};
 use crate::store::{Guarantees, Node, Route, Store, Url, schemes};
 use crate::wait::Cancel;
+use crate::worker::{self, Pending};
 
 /// How long a waiter tolerates an unreachable server, unless the URL says otherwise.
 const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
@@ -92,7 +93,7 @@ impl Client {
     /// with a NUL byte, and for a lease out of range.
     pub fn mutex(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Mutex> {
         check_name(name.as_ref())?;
-        Ok(Mutex::new(self.context.clone(), self.keys().lock(name.as_ref()), Lease::new(lease)?))
+        Ok(Mutex::new(self.context.clone(), self.keys().lock(name.as_ref()), self.lease(lease)?))
     }
 
     /// The semaphore of this name, with this number of permits (1 to 4,294,967,295). A holder keeps
@@ -129,12 +130,30 @@ impl Client {
         lease: Duration,
     ) -> Result<Semaphore> {
         check_name(name)?;
+        self.only_on_one_server("semaphores")?;
         Semaphore::new(
             self.context.clone(),
             self.keys().semaphore(name),
             permits,
-            Lease::new(lease)?,
+            self.lease(lease)?,
         )
+    }
+
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if a majority of several servers decides:
+    /// that needs no more than one item for mutexes, and consensus for all others.
+    fn only_on_one_server(&self, what: &str) -> Result<()> {
+        match self.context.guarantees().quorum {
+            None => Ok(()),
+            Some(_) => Err(Error::config(format!(
+                "A quorum of memcacheds has mutexes only: for {what} take one memcached with guard=, \
+                 redis://, postgresql://, mysql:// or sqlite:."
+            ))),
+        }
+    }
+
+    fn lease(&self, duration: Duration) -> Result<Lease> {
+        self.context.guarantees().lease(duration)
     }
 
     /// The plain counter of free permits in the item of this key, which other programs may use,
@@ -144,6 +163,7 @@ impl Client {
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not accept,
     /// or that has more than 245 bytes.
     pub fn counter(&self, key: impl AsRef<[u8]>) -> Result<Counter> {
+        self.only_on_one_server("counters")?;
         Ok(Counter::new(self.context.clone(), self.keys().exact(key.as_ref())?))
     }
 
@@ -154,6 +174,7 @@ impl Client {
     /// with a NUL byte.
     pub fn distinct_list(&self, session: impl AsRef<[u8]>) -> Result<DistinctList> {
         check_name(session.as_ref())?;
+        self.only_on_one_server("distinct lists")?;
         Ok(DistinctList::new(self.context.clone(), session.as_ref()))
     }
 
@@ -181,6 +202,52 @@ impl Client {
         Cancel::new(self.context.clone())
     }
 
+    /// Has a call of this client that concerns the item of `key` carried out without blocking the
+    /// caller: by a thread of the client, in the order of such calls, and also if the result is
+    /// dropped. It must not wait for locks or permits: a wait holds up all calls after it.
+    ///
+    /// # Errors
+    /// Those of the call. While the server does not answer it is made once a second; the others
+    /// fail with [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable), and nothing was sent.
+    pub fn call_async<T: Send + 'static>(
+        &self,
+        key: &Key,
+        call: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        let (context, route) = (self.context.for_drop(), Route::of(key));
+        worker::call(&self.context, route, move |skips| {
+            if skips {
+                context.skip_if_silent(route).map_err(|failure| failure.error)?;
+            }
+            call()
+        })
+    }
+
+    /// Waits until all calls have ended that were begun without blocking, for at most `limit`: for the
+    /// end of a program, which does not wait for them otherwise. False if some have not. Waits go on:
+    /// cancel them before.
+    pub fn finish_calls(&self, limit: Duration) -> bool {
+        let clock = self.context.clock();
+        let end = clock.now() + limit;
+        while worker::any(&self.context) {
+            if clock.now() >= end {
+                return false;
+            }
+            clock.sleep(Duration::from_millis(1));
+        }
+        true
+    }
+
+    /// As [`Client::call_async`], for a call that may have to be made in another way while the
+    /// server does not answer: `call` is told whether that is so. It must not ask the server then.
+    pub fn call_by_route<T: Send + 'static>(
+        &self,
+        route: Route,
+        call: impl FnOnce(bool) -> Result<T> + Send + 'static,
+    ) -> Pending<T> {
+        worker::call(&self.context, route, call)
+    }
+
     /// The keys under which servers store names, with the URL's prefix.
     pub fn keys(&self) -> &Keyspace {
         self.context.keys()
@@ -206,6 +273,14 @@ impl Client {
     #[cfg(feature = "admin")]
     pub fn missing(&self, node: usize) -> Option<String> {
         self.context.store().missing(node)
+    }
+
+    /// Why this node of a quorum gives no votes, as far as is known by now: it was started anew, or
+    /// its clock is wrong. `None` if it gives them, or if this is no quorum. Nothing is sent: a
+    /// lock has to be read before.
+    #[cfg(feature = "admin")]
+    pub fn abstention(&self, node: usize) -> Option<Abstention> {
+        self.context.store().abstention(node)
     }
 
     /// A separate connection to one of the nodes, for a tool.

@@ -14,7 +14,8 @@ use crate::fork::{self, ForkLocal};
 use crate::name::{Key, Keyspace, Named};
 use crate::notify::{Notifier, Reach};
 use crate::owner::Identity;
-use crate::store::{Failure, Guarantees, Item, Node, Op, Reply, Route, Store};
+use crate::store::recovery::Guard;
+use crate::store::{Epoch, Failure, Guarantees, Item, Node, Op, Recovery, Reply, Route, Store};
 
 /// How often in a row a step is sent before its outcome counts as unknown.
 pub(crate) const ATTEMPTS: usize = 3;
@@ -41,6 +42,7 @@ struct Inner {
     identity: ForkLocal<Identity>,
     cancellations: AtomicU64,
     closed: AtomicBool,
+    failures: AtomicU64,
     notifier: Arc<dyn Notifier>,
     extensions: Extensions,
 }
@@ -65,6 +67,7 @@ impl Context {
             identity: ForkLocal::new(),
             cancellations: AtomicU64::new(0),
             closed: AtomicBool::new(false),
+            failures: AtomicU64::new(0),
             notifier,
             extensions: Extensions::default(),
         };
@@ -157,7 +160,7 @@ impl Context {
             "{} did not answer a moment ago, so it was not asked again.",
             self.server_name(route)
         );
-        Err(Failure { error: Error::new(ErrorKind::Unreachable, text), sent: false })
+        Err(Failure { error: Error::unreachable(text), sent: false })
     }
 
     pub(crate) fn run(
@@ -166,7 +169,7 @@ impl Context {
         ops: &[Op<'_>],
     ) -> std::result::Result<Vec<Reply>, Failure> {
         self.skip_if_silent(route)?;
-        unless_astray(|| self.inner.store.run(route, ops))
+        self.noted(unless_astray(|| self.inner.store.run(route, ops)))
     }
 
     /// As [`Context::run`], and calls `meanwhile` while the request is on its way.
@@ -177,7 +180,19 @@ impl Context {
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
         self.skip_if_silent(route)?;
-        unless_astray(|| self.inner.store.run_while(route, ops, meanwhile))
+        self.noted(unless_astray(|| self.inner.store.run_while(route, ops, meanwhile)))
+    }
+
+    fn noted<T>(&self, ran: std::result::Result<T, Failure>) -> std::result::Result<T, Failure> {
+        if ran.is_err() {
+            self.inner.failures.fetch_add(1, Ordering::SeqCst);
+        }
+        ran
+    }
+
+    /// How many batches have failed, in all threads.
+    pub(crate) fn failures(&self) -> u64 {
+        self.inner.failures.load(Ordering::SeqCst)
     }
 
     /// How often [`Context::cancel_waits`] was called.
@@ -210,6 +225,22 @@ impl Context {
         self.inner.store.time(route)
     }
 
+    /// If the server that owns `route` gives no new grants yet, for how long, as far as known.
+    pub(crate) fn recovery(&self, route: Route) -> Option<Recovery> {
+        self.inner.store.recovery(route)
+    }
+
+    /// How much longer the server that owns `route` gives no new grants in this life at most; zero
+    /// if it does.
+    pub(crate) fn recovers_for(&self, route: Route, life: Epoch) -> Duration {
+        if !self.inner.store.recovers(route, life) {
+            return Duration::ZERO;
+        }
+        let known = self.recovery(route).filter(|recovery| recovery.epoch == life);
+        let whole = || self.guarantees().guard.map(Guard::recovery).unwrap_or_default();
+        known.map_or_else(whole, |recovery| recovery.left)
+    }
+
     pub(crate) fn store(&self) -> &dyn Store {
         self.inner.store.as_ref()
     }
@@ -231,7 +262,7 @@ impl Context {
 
     /// The server that owns `route`, for people.
     pub(crate) fn server_name(&self, route: Route) -> String {
-        self.node(route).map_or_else(String::new, |node| node.title)
+        self.inner.store.title(route)
     }
 
     /// The name that `key` was made from, for people; the key itself if the name is too long to be

@@ -27,6 +27,7 @@
 //! | [`mutex`], [`semaphore`], [`counter`], [`distinct_list`] | the primitives, written once over any store |
 //! | `guard` | [`LeaseGuard`], [`Renewal`], orphaned grants: what is held, of any kind |
 //! | [`report`], [`waiters`] | an answer with its sentence; the waiters of a queue, for tools |
+//! | `worker` | [`Pending`]: calls that do not block their callers |
 //! | [`wait`] | waiting: the queue, the policy, local waiters, limits, cancellation |
 //! | `context` | what all primitives use; it knows none of them |
 //! | [`notify`] | wake-up messages between processes |
@@ -57,21 +58,23 @@ pub mod store;
 mod target;
 pub mod wait;
 pub mod waiters;
+mod worker;
 
 #[cfg(memlock_sim)]
 pub use base::thread;
 #[cfg(not(memlock_sim))]
 pub(crate) use base::thread;
 pub use base::{active_calls, clock, error, fork, lease, name, owner, wait_id};
-pub(crate) use base::{extensions, hash, sync};
+pub(crate) use base::{event, extensions, hash, sync};
 pub use primitives::set_up::SetUp;
 pub use primitives::{counter, distinct_list, mutex, semaphore};
 
 pub use client::Client;
-pub use counter::Counter;
+pub use counter::{Counter, TakenPermit};
 pub use distinct_list::{DistinctList, Insertion};
 pub use error::{Answer, Error, ErrorKind, Result};
 pub use guard::any::Guard;
+pub use guard::asynchronous::Returned;
 pub use guard::lease_guard::LeaseGuard;
 pub use guard::outcome::{Extension, Loss, Release};
 pub use guard::renewal::{Notice, RenewOptions, Renewal};
@@ -82,6 +85,7 @@ pub use semaphore::{Permit, Semaphore};
 pub use wait::entries::Request;
 pub use wait::{Cancel, Wait, Waited};
 pub use waiters::Waiter;
+pub use worker::{Completions, Pending};
 
 /// The version of memlock.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");

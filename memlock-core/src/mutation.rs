@@ -7,9 +7,22 @@
     allow(dead_code, unreachable_pub, reason = "only the simulation names them all")
 )]
 
-/// One deliberate error.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mutation {
+macro_rules! mutations {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One deliberate error.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        pub enum Mutation {
+            $($(#[$doc])* $name,)*
+        }
+
+        impl Mutation {
+            /// All mutations.
+            pub const ALL: &[Mutation] = &[$(Mutation::$name),*];
+        }
+    };
+}
+
+mutations! {
     /// A release that finds another version deletes whatever is there.
     BlindDelete,
     /// The item lives no longer than the lease.
@@ -140,76 +153,56 @@ pub enum Mutation {
     StrandTheNext,
     /// A thread that is parked never joins the queue.
     ParkForGood,
+    /// A server recovers for a little less than the guard.
+    RecoverTooShort,
+    /// A server is as old as it says.
+    BelieveTheUptime,
+    /// A server that recovers gives new grants.
+    GrantWhileRecovering,
+    /// A lease may be longer than the guard.
+    LeaseBeyondTheGuard,
+    /// A lock that was put back counts, though its lease had ended when the reply came.
+    TrustLateReclaims,
+    /// A lock is put back after its lease has ended.
+    ReclaimLate,
+    /// A lock whose release got no reply is put back.
+    ReclaimReleased,
+    // What only a quorum of servers does.
+    /// A majority of the members that answer decides, not of those that are configured.
+    CountWhoAnswers,
+    /// A server with a wrong clock votes.
+    TrustAllClocks,
+    /// A counter of fences that was forgotten counts as a small one.
+    MissingIsSmall,
+    /// The fence is the smallest number of the members that voted.
+    FenceIsTheSmallest,
+    /// A fence with fewer than q numbers is one more than the largest, whatever the clocks show.
+    FenceWithoutClocks,
+    /// A fence is used before q members have counted that far.
+    FenceWithoutRaise,
+    /// An attempt without q keeps its votes.
+    GiveUpAndKeep,
+    /// All clients keep their votes when the votes are split.
+    KeepSplitVotes,
+    /// A vote that was read counts, without a write that confirms it.
+    CountWhatIsRead,
+    /// A vote that was added again counts towards the extension.
+    CountVotesAgain,
+    /// A leftover of an attempt is removed, and the votes of others with the same token, too.
+    RemoveAnyAttempt,
+    /// Votes whose replies were lost are left where they are.
+    LeaveLostVotes,
+    /// A lock counts as released when one member has removed its vote.
+    ReleaseByOne,
+    /// An extension removes what it has confirmed, though the release that has begun meanwhile fails.
+    RemoveWhileReleasing,
 }
 
 impl Mutation {
-    /// All mutations.
-    pub const ALL: [Mutation; 64] = [
-        Mutation::BlindDelete,
-        Mutation::TtlOfTheLease,
-        Mutation::TtlPlusOne,
-        Mutation::DeadlineFromReply,
-        Mutation::ExtensionFromReply,
-        Mutation::VersionsOutliveTheServer,
-        Mutation::FenceWithoutBoot,
-        Mutation::FenceWithoutStamp,
-        Mutation::BelieveSlowGrants,
-        Mutation::ChildrenHold,
-        Mutation::GuessReleased,
-        Mutation::HopeForTheLonger,
-        Mutation::NoReadBack,
-        Mutation::NoLookAfterJoining,
-        Mutation::LeaveWithoutWaking,
-        Mutation::TrustTheEarlyWake,
-        Mutation::WakeUpsAlone,
-        Mutation::TrustTheUnreachable,
-        Mutation::ReserveForNobody,
-        Mutation::ClaimAnything,
-        Mutation::BreakWhatIsHeld,
-        Mutation::InsertWithoutSession,
-        Mutation::ClaimersAreFirst,
-        Mutation::TearDownAnySession,
-        Mutation::PermitOfTheLease,
-        Mutation::PermitFromOldTime,
-        Mutation::PermitDeadlineFromReply,
-        Mutation::ChangedIsGranted,
-        Mutation::ReleaseAnyPermit,
-        Mutation::ForgetLostPermits,
-        Mutation::IgnorePriority,
-        Mutation::OvertakeGatherers,
-        Mutation::KeepExpired,
-        Mutation::DropTooEarly,
-        Mutation::RelativeExpiry,
-        Mutation::ForgetTheRest,
-        Mutation::GatherForGood,
-        Mutation::NobodyAges,
-        Mutation::TearDownWhatCame,
-        Mutation::KeepAnyones,
-        Mutation::KeepPastTheEnd,
-        Mutation::KeepFromReply,
-        Mutation::BelieveSlowRenewals,
-        Mutation::KeepChangedIsGone,
-        Mutation::KeepLostReplyIsLoss,
-        Mutation::KeepHopeRenewed,
-        Mutation::RenewFromSlowLooks,
-        Mutation::KeepGonePermits,
-        Mutation::KeepPutsBack,
-        Mutation::KeepTooLate,
-        Mutation::KeepOnlyOnce,
-        Mutation::KeepWhatWasLetGo,
-        Mutation::KeepBeyondMaxHold,
-        Mutation::KeepForGood,
-        Mutation::NoWarning,
-        Mutation::LoseSilently,
-        Mutation::TellTwice,
-        Mutation::WarnTwice,
-        Mutation::CountFromTheLastTry,
-        Mutation::GrantToAll,
-        Mutation::ForgetTheRefused,
-        Mutation::GuessReleasedInBatch,
-        Mutation::StrandTheNext,
-        Mutation::ParkForGood,
-    ];
+    /// Whether only a quorum of servers does it: the simulation looks for it only where there is one.
+    pub fn is_of_quorum(self) -> bool {
+        self >= Mutation::CountWhoAnswers
+    }
 }
 
 #[cfg(memlock_sim)]

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::wait_id::WaitId;
 
 mod address;
+pub(crate) mod hub;
 mod message;
 mod reach;
 mod setting;
@@ -56,9 +57,24 @@ pub trait Listener: Send + Sync {
     /// Sleeps for this long, or until a message arrives or the listener is interrupted.
     fn sleep(&self, duration: Duration);
 
+    /// The next message to an id that is `live`, with the id. Messages to others are dropped.
+    fn receive(&self, is_live: &dyn Fn(WaitId) -> bool) -> Option<(WaitId, WakeMessage)>;
+
     /// The message that was sent to one of the ids `live`, if any. Earlier messages are dropped.
-    fn heard(&self, live: &[WaitId]) -> Option<WakeMessage>;
+    fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
+        self.receive(&|id| live.contains(&id)).map(|(_, message)| message)
+    }
 
     /// Wakes the sleeper, or prevents its next sleep.
     fn interrupt(&self);
+
+    /// What several waiters share, if this listener is a part of it. One that has a listener of its
+    /// own cannot take this one over.
+    fn shared(&self) -> Option<HubId> {
+        None
+    }
 }
+
+/// Identifies what several waiters share within a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HubId(pub(crate) u64);

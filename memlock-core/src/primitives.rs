@@ -1,5 +1,6 @@
 //! The primitives, written once over any store. Each uses the context; none uses the client.
 
+mod acquisition;
 pub mod counter;
 pub mod distinct_list;
 mod first_try;

@@ -40,11 +40,13 @@ pub(crate) mod local;
 pub mod policy;
 mod poll;
 pub(crate) mod queue;
+mod waiter;
 mod wake;
 
 pub(crate) use acquire::{Acquire, QueueReceipt};
-pub(crate) use driver::{Start, run};
+pub(crate) use driver::run;
 pub(crate) use interruption::Interruption;
 pub use limit::{Cancel, Wait, Waited};
-pub(crate) use poll::poll;
+pub(crate) use poll::{Poller, poll};
+pub(crate) use waiter::{Start, Turn, Waiter};
 pub(crate) use wake::{Reserve, Waker};

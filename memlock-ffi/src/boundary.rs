@@ -37,6 +37,13 @@ pub const MEMLOCK_LOST: c_int = 6;
 pub const MEMLOCK_NOT_FOUND: c_int = 7;
 /// The wait was cancelled; nothing is held.
 pub const MEMLOCK_INTERRUPTED: c_int = 8;
+/// The server was started a short while ago and has forgotten what was held, which its holders put
+/// back: it gives no new locks or permits yet, and the call was not to wait. memlock_last_error()
+/// tells how long that takes. Only with `guard=` in the URL.
+pub const MEMLOCK_RECOVERING: c_int = 9;
+/// From memlock_pending_poll(), memlock_pending_take_lock() and memlock_pending_take_permit() only:
+/// the call that was started has not ended yet.
+pub const MEMLOCK_PENDING: c_int = 10;
 /// An invalid argument: NULL, an empty or over-long name, a duration below 1 s or too long.
 pub const MEMLOCK_INVALID: c_int = -1;
 /// No server could be reached. Nothing was changed.
@@ -63,6 +70,8 @@ thread_local! {
     static LAST_ERROR: Cell<[u8; SENTENCE_SIZE]> = const { Cell::new([0; SENTENCE_SIZE]) };
 }
 
+const IN_PROGRESS: &CStr = c"The call has not ended yet.";
+
 const VERSION: &CStr =
     match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
         Ok(version) => version,
@@ -75,7 +84,8 @@ const VERSION: &CStr =
 /// Every call that returns an answer sets this message, and clears it on MEMLOCK_OK, so it never
 /// belongs to an earlier call. Copy the message before the next call. Functions that return no
 /// answer do not change it: those that close a handle, memlock_lock_is_held(),
-/// memlock_permit_is_held(), memlock_version(), memlock_describe() and memlock_last_error() itself.
+/// memlock_permit_is_held(), memlock_client_next_ended(), memlock_pending_arg(), memlock_version(),
+/// memlock_describe() and memlock_last_error() itself.
 ///
 /// The pointer is never NULL, is the same for every call of a thread, and is valid until the thread
 /// ends. The message is UTF-8, at most 1023 bytes. Thread-safe: each thread has its own message.
@@ -94,7 +104,11 @@ pub extern "C" fn memlock_version() -> *const c_char {
 /// is always valid.
 #[unsafe(no_mangle)]
 pub extern "C" fn memlock_describe(answer: c_int) -> *const c_char {
-    Answer::from_code(answer).map_or(c"Not an answer of memlock.", Answer::describe).as_ptr()
+    let described = match answer {
+        MEMLOCK_PENDING => IN_PROGRESS,
+        _ => Answer::from_code(answer).map_or(c"Not an answer of memlock.", Answer::describe),
+    };
+    described.as_ptr()
 }
 
 /// Runs the body of an entry point. Converts the result into an answer number and the last error's
@@ -106,6 +120,29 @@ pub(crate) fn enter<R: Into<Report>>(body: impl FnOnce() -> Result<R>) -> c_int 
     let answer = answer(body);
     cancellation::restore(before);
     answer
+}
+
+/// As [`enter`], for an entry point that returns a value instead of an answer; `failed` after an
+/// error.
+pub(crate) fn enter_value(failed: c_int, body: impl FnOnce() -> Result<c_int>) -> c_int {
+    let mut value = failed;
+    enter(|| {
+        value = body()?;
+        Ok(Answer::Ok)
+    });
+    value
+}
+
+/// As [`enter`], for a call that has no result yet if it is `None`.
+pub(crate) fn enter_pending(body: impl FnOnce() -> Result<Option<Report>>) -> c_int {
+    let mut is_pending = false;
+    let answer = enter(|| {
+        let report = body()?;
+        is_pending = report.is_none();
+        // The answer does not matter; the sentence does.
+        Ok(report.unwrap_or_else(|| Report::new(Answer::Busy, IN_PROGRESS.to_string_lossy())))
+    });
+    if is_pending { MEMLOCK_PENDING } else { answer }
 }
 
 fn answer<R: Into<Report>>(body: impl FnOnce() -> Result<R>) -> c_int {
@@ -319,6 +356,7 @@ mod tests {
             MEMLOCK_LOST,
             MEMLOCK_NOT_FOUND,
             MEMLOCK_INTERRUPTED,
+            MEMLOCK_RECOVERING,
             MEMLOCK_INVALID,
             MEMLOCK_UNREACHABLE,
             MEMLOCK_UNKNOWN,
@@ -328,6 +366,7 @@ mod tests {
             MEMLOCK_INTERNAL,
         ];
         assert_eq!(named, Answer::ALL.map(Answer::code));
+        assert!(Answer::from_code(MEMLOCK_PENDING).is_none());
     }
 
     #[test]

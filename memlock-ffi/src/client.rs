@@ -1,11 +1,13 @@
 //! The client handle, and the configuration of the default client.
 
 use std::ffi::{c_char, c_int};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use memlock_core::{Answer, Client, bare};
 
 use crate::boundary::{enter, give, lent, put, quietly, take_back, url};
+use crate::calls::Calls;
 
 /// A client of one memcached server, a group of servers, or a file. All functions may use it from
 /// any number of threads at once, and in forked children.
@@ -13,12 +15,15 @@ pub struct memlock_client {
     pub(crate) core: Client,
     /// Distinguishes it from every other client of this process, including closed ones.
     pub(crate) number: u64,
+    /// Shared with what is made from it, of which calls are started too.
+    pub(crate) calls: Arc<Calls>,
 }
 
 impl memlock_client {
     fn new(core: Client) -> memlock_client {
         static LAST: AtomicU64 = AtomicU64::new(0);
-        memlock_client { core, number: LAST.fetch_add(1, Ordering::Relaxed) }
+        let calls = Arc::new(Calls::new(core.clone()));
+        memlock_client { core, number: LAST.fetch_add(1, Ordering::Relaxed), calls }
     }
 }
 
@@ -71,14 +76,21 @@ pub unsafe extern "C-unwind" fn memlock_client_open(
 }
 
 /// Closes a client. Locks, semaphores, permits and lists that were made from the client stay
-/// usable. NULL is allowed.
+/// usable. Acquisitions that were started with the client or its semaphores and are still in
+/// progress are cancelled, as by memlock_pending_cancel(): their handles stay valid, can be polled,
+/// and must be closed. Releases that were started are carried out. The descriptor of
+/// memlock_client_event_fd() is not valid any more: let the event loop forget it first. NULL is
+/// allowed.
 ///
 /// # Safety
 /// `client` is NULL or came from memlock_client_open(), and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_client_close(client: *mut memlock_client) {
-    // SAFETY: the caller's promise.
-    quietly(|| drop(unsafe { take_back(client) }));
+    quietly(|| {
+        // SAFETY: the caller's promise.
+        let Some(client) = (unsafe { take_back(client) }) else { return };
+        client.calls.cancel_all();
+    });
 }
 
 /// Ends all waits of this client that are in progress, in all threads. Each waiter is woken at

@@ -7,6 +7,9 @@
 //! | `bare` | Burton's six functions, and five for the semaphore, on the default client |
 //! | `client`, `lock`, `wait`, `semaphore`, `list` | the handles |
 //! | `renewal` | the acquisition behind a lock or permit handle, and its renewal |
+//! | `pending` | calls that are started and do not block their callers |
+//! | `calls` | those of one client, and which of them have ended |
+//! | `taken_over` | handles that such a call releases |
 //! | `counter` | the counter without leases |
 //! | `log` | the log callback |
 //!
@@ -18,14 +21,17 @@
 #[cfg(feature = "bare-names")]
 mod bare;
 mod boundary;
+mod calls;
 mod cancellation;
 mod client;
 mod counter;
 mod list;
 mod lock;
 mod log;
+mod pending;
 mod renewal;
 mod semaphore;
+mod taken_over;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -38,6 +44,7 @@ pub use counter::*;
 pub use list::*;
 pub use lock::*;
 pub use log::*;
+pub use pending::*;
 pub use renewal::*;
 pub use semaphore::*;
 pub use wait::*;

@@ -1,16 +1,19 @@
 //! Mutexes by handle.
 
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::{Answer, Report};
+use memlock_core::{Answer, Lock, Report};
 
 use crate::boundary::{
     enter, fixed, give, invalid, lent, lent_mut, limit, millis, put, quietly, span, take_back,
     text, to_millis,
 };
+use crate::calls::Calls;
 use crate::client::memlock_client;
-use crate::renewal::{Leased, loss_code, memlock_renewal_callback};
+use crate::renewal::{Effort, Leased, loss_code, memlock_renewal_callback};
+use crate::taken_over::Holds;
 use crate::wait::memlock_wait;
 
 /// A mutex that is held. Use a handle from one thread at a time; its fence and its remaining time
@@ -18,6 +21,29 @@ use crate::wait::memlock_wait;
 pub struct memlock_lock {
     held: Leased,
     fence: u64,
+    /// Where calls that are started with it are.
+    calls: Arc<Calls>,
+}
+
+impl memlock_lock {
+    pub(crate) fn new(guard: Lock, calls: &Arc<Calls>) -> memlock_lock {
+        let fence = guard.fence();
+        memlock_lock { held: Leased::new(guard), fence, calls: Arc::clone(calls) }
+    }
+}
+
+impl Holds for memlock_lock {
+    fn leased(&self) -> &Leased {
+        &self.held
+    }
+
+    fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+
+    fn into_leased(self) -> Leased {
+        self.held
+    }
 }
 
 /// The size of a token in bytes, including the NUL.
@@ -45,8 +71,9 @@ pub struct memlock_owner {
 /// Locks the mutex `name` for at most `lease_ms` milliseconds (1000 to 31622400000, which is 366
 /// days).
 ///
-/// `timeout_ms` is how long to wait for the mutex: 0 does not wait (then MEMLOCK_BUSY), -1 waits
-/// without a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT).
+/// `timeout_ms` is how long to wait for the mutex: 0 does not wait (then MEMLOCK_BUSY or
+/// MEMLOCK_RECOVERING), -1 waits without a limit, a positive value waits for that many milliseconds
+/// (then MEMLOCK_TIMED_OUT).
 /// Acquiring a free mutex takes one round trip.
 ///
 /// Returns MEMLOCK_OK and a handle in *lock, to be released by memlock_unlock() or
@@ -105,9 +132,9 @@ pub unsafe extern "C-unwind" fn memlock_mutex_lock_wait(
         }
         match mutex.lock_or_report(&until) {
             Ok(Ok(guard)) => {
-                let (fence, held) = (guard.fence(), Leased::new(guard));
+                let handle = memlock_lock::new(guard, &client.calls);
                 // SAFETY: as above.
-                unsafe { put(lock, give(memlock_lock { held, fence }), "lock") }?;
+                unsafe { put(lock, give(handle), "lock") }?;
                 Ok(Answer::Ok.into())
             }
             Ok(Err(report)) => Ok(report),
@@ -123,16 +150,16 @@ pub unsafe extern "C-unwind" fn memlock_mutex_lock_wait(
 /// or expires with its lease; or MEMLOCK_INVALID for NULL.
 ///
 /// # Safety
-/// `lock` is NULL or came from memlock_mutex_lock() or memlock_mutex_lock_wait(), and is not used
-/// afterwards.
+/// `lock` is NULL or came from memlock_mutex_lock(), memlock_mutex_lock_wait() or
+/// memlock_pending_take_lock(), and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_unlock(lock: *mut memlock_lock) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise. A callback may read the handle until the renewal has ended.
-        let renewal = unsafe { lent(lock, "lock") }?.held.stop_renewal();
+        let renewal = unsafe { lent(lock, "lock") }?.held.stop_renewal(Effort::Full);
         // SAFETY: the caller's promise.
         let lock = unsafe { take_back(lock) };
-        lock.map_or(Ok(Answer::NotHeld.into()), |lock| lock.held.release(renewal))
+        lock.map_or(Ok(Answer::NotHeld.into()), |lock| lock.held.release(Effort::Full, renewal))
     })
 }
 
@@ -240,8 +267,8 @@ pub unsafe extern "C-unwind" fn memlock_lock_extend(
 /// limit. `callback`, unless NULL, is called when the lease is at risk and when the lock is lost:
 /// see memlock_renewal_callback. Once memlock_unlock() has returned, the callback is not running
 /// and is never called again, so `arg` may be freed. The thread that calls memlock_unlock() must
-/// therefore not hold a mutex for which the callback waits. A loss that memlock_unlock() itself
-/// detects is reported by its answer only, not by the callback.
+/// therefore not hold a mutex for which the callback waits. A loss after memlock_unlock() was
+/// called is reported by its answer only, not by the callback.
 ///
 /// Returns MEMLOCK_OK. Returns MEMLOCK_LOST when the lease has already expired, MEMLOCK_NOT_HELD in
 /// a child made by fork, MEMLOCK_INVALID when the lock is already renewed or `max_hold_ms` is out

@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+use memlock_core::store::Route;
 use memlock_core::{
     Answer, Error, Guard, Loss, Notice, RenewOptions, Renewal, Report, Result, fork,
 };
@@ -52,9 +53,19 @@ fn report_not_released(error: &Error) -> Report {
     Report::new(Answer::Unknown, sentence)
 }
 
+/// How hard a release tries.
+#[derive(Clone, Copy)]
+pub(crate) enum Effort {
+    /// The server is asked.
+    Full,
+    /// The server is not asked if it did not answer a moment ago.
+    UnlessSilent,
+}
+
 /// The acquisition behind a C handle.
 pub(crate) struct Leased {
     process: u64,
+    route: Route,
     state: State,
 }
 
@@ -69,7 +80,13 @@ enum State {
 
 impl Leased {
     pub(crate) fn new(guard: impl Guard + 'static) -> Leased {
-        Leased { process: fork::generation(), state: State::Held(Box::new(guard)) }
+        let (process, route) = (fork::generation(), guard.route());
+        Leased { process, route, state: State::Held(Box::new(guard)) }
+    }
+
+    /// The route of its item.
+    pub(crate) fn route(&self) -> Route {
+        self.route
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -166,9 +183,12 @@ impl Leased {
 
     /// Releases a renewed lock or permit; `None` when it is not renewed. When this returns, the
     /// callback is never called again and, unless this was called by the callback, is not running.
-    pub(crate) fn stop_renewal(&self) -> Option<Result<Report>> {
+    pub(crate) fn stop_renewal(&self, effort: Effort) -> Option<Result<Report>> {
         let State::Renewed(renewal, callback) = &self.state else { return None };
-        let released = renewal.release();
+        let released = match effort {
+            Effort::Full => renewal.release(),
+            Effort::UnlessSilent => renewal.let_go(),
+        };
         if let Some(callback) = callback
             && self.is_ours()
         {
@@ -205,9 +225,13 @@ impl Leased {
     }
 
     /// Releases it; `stopped` is the result of [`Leased::stop_renewal`].
-    pub(crate) fn release(self, stopped: Option<Result<Report>>) -> Result<Report> {
+    pub(crate) fn release(self, effort: Effort, stopped: Option<Result<Report>>) -> Result<Report> {
+        let release = |guard: &mut dyn Guard| match effort {
+            Effort::Full => guard.release(),
+            Effort::UnlessSilent => guard.let_go(),
+        };
         match (self.state, stopped) {
-            (State::Held(mut guard), _) => match guard.release() {
+            (State::Held(mut guard), _) => match release(guard.as_mut()) {
                 Ok(released) => Ok(guard.report(released.into())),
                 Err(error) => {
                     guard.abandon();

@@ -1,15 +1,16 @@
 //! Semaphores by handle.
 
 use std::ffi::{c_char, c_int};
+use std::sync::Arc;
 
 use memlock_core::{Answer, Request, Semaphore};
 
 use crate::boundary::{
     enter, fixed, give, invalid, lent, limit, millis, put, quietly, take_back, text, to_millis,
 };
+use crate::calls::Calls;
 use crate::client::memlock_client;
 use crate::lock::MEMLOCK_TOKEN_SIZE;
-use crate::renewal::Leased;
 use crate::wait::memlock_wait;
 
 mod permit;
@@ -19,9 +20,10 @@ pub use permit::*;
 /// A semaphore by its name. All functions may use it from any number of threads at once, and in
 /// forked children.
 pub struct memlock_semaphore {
-    core: Semaphore,
+    pub(crate) core: Semaphore,
     /// The number of the client that it was opened with.
     client: u64,
+    pub(crate) calls: Arc<Calls>,
 }
 
 /// What to acquire, and with which priority. `(memlock_request){.permits = 1}` is the request of
@@ -37,6 +39,13 @@ pub struct memlock_request {
     /// 0: a waiter that was overtaken 16 times by waiters of higher priority is served next. 1: a
     /// waiter can be overtaken any number of times, so it may wait for ever.
     pub strict: c_int,
+}
+
+impl From<memlock_request> for Request {
+    fn from(request: memlock_request) -> Request {
+        let memlock_request { permits, priority, strict } = request;
+        Request { permits, priority, ages: strict == 0 }
+    }
 }
 
 /// A holder of permits, as read from the server.
@@ -91,10 +100,10 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_open(
             0 => client.core.open_semaphore(name, lease)?,
             _ => client.core.semaphore(name, permits, lease)?,
         };
+        let calls = Arc::clone(&client.calls);
+        let handle = memlock_semaphore { core, client: client.number, calls };
         // SAFETY: as above.
-        unsafe {
-            put(semaphore, give(memlock_semaphore { core, client: client.number }), "semaphore")
-        }?;
+        unsafe { put(semaphore, give(handle), "semaphore") }?;
         Ok(Answer::Ok)
     })
 }
@@ -112,8 +121,9 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_close(semaphore: *mut memlock_
 
 /// Acquires `permits` permits, together or not at all.
 ///
-/// `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits without
-/// a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT). Waiters are
+/// `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY or
+/// MEMLOCK_RECOVERING), -1 waits without a limit, a positive value waits for that many milliseconds
+/// (then MEMLOCK_TIMED_OUT). Waiters are
 /// served in FIFO order. Acquiring available permits takes one round trip, or two when other
 /// processes have used the semaphore meanwhile.
 ///
@@ -174,14 +184,7 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
         unsafe { put(permit, std::ptr::null_mut(), "permit") }?;
         // SAFETY: as above.
         let (semaphore, request) = unsafe { (lent(semaphore, "semaphore")?, request.as_ref()) };
-        let request = request.map_or_else(
-            Request::default,
-            |&memlock_request { permits, priority, strict }| Request {
-                permits,
-                priority,
-                ages: strict == 0,
-            },
-        );
+        let request = request.map_or_else(Request::default, |&request| request.into());
         let mut until = limit(timeout_ms)?;
         // SAFETY: as above.
         if let Some(handle) = unsafe { wait.as_ref() } {
@@ -189,7 +192,7 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
         }
         Ok(match semaphore.core.acquire_or_report(request, &until)? {
             Ok(guard) => {
-                let handle = memlock_permit { held: Leased::new(guard), permits: request.permits };
+                let handle = memlock_permit::new(guard, request.permits, &semaphore.calls);
                 // SAFETY: as above.
                 unsafe { put(permit, give(handle), "permit") }?;
                 Answer::Ok.into()

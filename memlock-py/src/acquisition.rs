@@ -20,6 +20,7 @@ use memlock_core::{
 };
 
 use crate::deferral::{Deferral, Scope};
+use crate::green::Agent;
 use crate::leftover::Holds;
 use crate::log;
 use crate::renew::Renew;
@@ -29,8 +30,8 @@ pub(crate) struct Acquisition {
     pub(crate) token: Token,
     /// `None` for permits.
     pub(crate) fence: Option<u64>,
-    /// The thread that acquired it.
-    pub(crate) thread: ThreadId,
+    /// Who acquired it.
+    pub(crate) agent: Agent,
     pub(crate) scope: Scope,
     pub(crate) deferral: Deferral,
     process: u64,
@@ -48,7 +49,7 @@ impl Acquisition {
     pub(crate) fn new(
         guard: Box<dyn Guard>,
         renew: Option<&Renew>,
-        scope: Scope,
+        (scope, agent): (Scope, Agent),
     ) -> Result<Acquisition> {
         let (token, fence) = (guard.token(), guard.fence());
         let deadline = AtomicU64::new(nanoseconds(guard.deadline()));
@@ -56,10 +57,10 @@ impl Acquisition {
             Some(renew) => (None, Some(guard.renew(renew.options())?)),
             None => (Some(guard), None),
         };
-        let (thread, process) = (thread::current().id(), fork::generation());
+        let process = fork::generation();
         let guard = Mutex::new(guard);
         let deferral = Deferral::default();
-        Ok(Acquisition { token, fence, thread, scope, deferral, process, deadline, guard, renewal })
+        Ok(Acquisition { token, fence, agent, scope, deferral, process, deadline, guard, renewal })
     }
 
     /// Whether it was acquired by this process, as opposed to a parent.
@@ -215,7 +216,7 @@ impl Acquisition {
 
 impl Holds for Acquisition {
     fn let_go(&self, thread: ThreadId) {
-        if self.thread == thread {
+        if self.agent.thread == thread {
             self.let_go();
         }
     }

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use crate::acquiring;
 use crate::acquisition::Acquisition;
 use crate::error::{raise, raise_core, raise_plain};
+use crate::green::Hub;
 use crate::log;
 use crate::renew::loss_name;
 use crate::shutdown;
@@ -121,10 +122,10 @@ pub(crate) fn wait_lost<H>(
 where
     H: Deref<Target = Acquisition> + Send + Sync,
 {
-    let (slice, began) = (
-        if must_check_signals(py) { SIGNAL_CHECK_INTERVAL } else { UNCHECKED_INTERVAL },
-        Instant::now(),
-    );
+    let hub = Hub::current(py)?;
+    let looks = must_check_signals(py) || hub.is_some();
+    let (slice, began) =
+        (if looks { SIGNAL_CHECK_INTERVAL } else { UNCHECKED_INTERVAL }, Instant::now());
     let mut ended = Ok(None);
     loop {
         if let Some(loss) = held.lost() {
@@ -136,7 +137,12 @@ where
         if left.is_zero() || held.remaining().is_zero() {
             break;
         }
-        py.detach(|| held.wait_lost(left));
+        match &hub {
+            Some(hub) => hub.sleep(left)?,
+            None => {
+                py.detach(|| held.wait_lost(left));
+            }
+        }
         if let Err(error) = py.check_signals() {
             ended = Err(error);
             break;

@@ -6,6 +6,7 @@ use memlock_core::bare::DEFAULT_URL;
 use memlock_core::environment;
 use pyo3::prelude::*;
 
+use crate::aio::{self, Call};
 use crate::args::{Name, Seconds, Whole};
 use crate::cancel::CancelHandle;
 use crate::counter::Counter;
@@ -15,6 +16,7 @@ use crate::mutex::Mutex;
 use crate::renew::Renew;
 use crate::semaphore::Semaphore;
 use crate::shared_client::SharedClient;
+use crate::subject::{Kind, Subject};
 
 /// A client of one memcached server, a group of servers, or a file. Made by connect().
 ///
@@ -95,7 +97,7 @@ impl Client {
     /// lock for ever. `on_lease_at_risk` is called with the number of seconds left when half of the
     /// lease has passed without a renewal, or when the lease is not to be renewed any more.
     /// `on_lost` is called with the reason, as in `lost`, when the lock was lost, unless release()
-    /// is the first to detect that. Both are called in the renewal thread, which renews nothing
+    /// was called before, also one that failed. Both are called in the renewal thread, which renews nothing
     /// until they return; their exceptions go to sys.unraisablehook. Threads and programs that they
     /// start block the signals that the acquiring thread blocks. The interpreter waits at exit for
     /// a callback that is running, and starts no other.
@@ -214,6 +216,15 @@ impl Client {
     #[getter]
     fn closed(&self) -> bool {
         self.shared.core.is_closed()
+    }
+
+    /// Have a function called by a thread of the client, one that asks the server of this session. For
+    /// memlock.aio: see `_Call`.
+    fn _call(&self, session: Name, function: Py<PyAny>) -> Call {
+        let core = &self.shared.core;
+        let key = core.keys().session(&session.0);
+        let subject = Subject::new(&self.shared, Kind::Session, &session, &key);
+        aio::call_sync(core, &subject, function)
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {

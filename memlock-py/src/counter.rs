@@ -1,12 +1,15 @@
 //! `memlock.Counter`: a plain number of free permits, shared with programs that do not use memlock.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use memlock_core::Waited;
+use memlock_core::{Answer, Pending, Report, TakenPermit, Waited};
 use pyo3::prelude::*;
 
+use crate::aio::{self, Call};
 use crate::args::{Name, Whole, effective_timeout};
 use crate::cancel::{self, CancelHandle};
+use crate::green::Hub;
 use crate::shared_client::SharedClient;
 use crate::subject::{Kind, Subject, creation_error};
 
@@ -55,6 +58,19 @@ impl Counter {
     }
 }
 
+impl Counter {
+    fn begin(
+        &self,
+        timeout: Option<Duration>,
+        priority: Option<Whole<i64>>,
+    ) -> Pending<std::result::Result<TakenPermit, Report>> {
+        match priority {
+            Some(priority) => self.core.acquire_async(priority.0, timeout),
+            None => self.core.acquire_retrying_async(timeout),
+        }
+    }
+}
+
 #[pymethods]
 impl Counter {
     /// Create the item with `n` free permits. The item never expires.
@@ -100,8 +116,13 @@ impl Counter {
         cancel: Option<&Bound<'_, CancelHandle>>,
     ) -> PyResult<bool> {
         let timeout = effective_timeout(py, None, timeout, None)?;
-        let cancel = cancel::given(py, cancel, &self.client)?;
-        let taken = self.subject.wait(py, timeout, cancel, |wait| {
+        let handle = cancel::given(py, cancel, &self.client)?;
+        if let Some(hub) = Hub::to_wait(py, timeout)? {
+            let begin = || self.begin(timeout, priority);
+            let taken = aio::wait_in(&hub, &self.subject, cancel, begin)?;
+            return Ok(taken.map(TakenPermit::keep).is_ok());
+        }
+        let taken = self.subject.wait(py, timeout, handle, |wait| {
             let waited = match priority {
                 Some(priority) => self.core.acquire_parked(priority.0, wait)?,
                 None => self.core.acquire_retrying(wait)?,
@@ -130,6 +151,38 @@ impl Counter {
     fn available(&self, py: Python<'_>) -> PyResult<u64> {
         let available = self.subject.call(py, || self.core.available())?;
         available.ok_or_else(|| self.subject.not_found(py))
+    }
+
+    /// Start acquiring one permit, without a priority by retries. For memlock.aio: see `_Call`.
+    fn _acquire(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        priority: Option<Whole<i64>>,
+    ) -> PyResult<Call> {
+        let timeout = effective_timeout(py, None, timeout, None)?;
+        self.subject.check_open(py)?;
+        let subject = self.subject.clone();
+        let pending = py.detach(|| self.begin(timeout, priority));
+        Ok(Call::new(pending, move |py, result| {
+            let is_taken = match result.map_err(|error| subject.failed(py, &error))? {
+                Ok(taken) => {
+                    taken.keep();
+                    true
+                }
+                Err(report) if report == Answer::Interrupted => {
+                    subject.check_open(py)?;
+                    return Err(subject.raise_plain(py, Answer::Interrupted));
+                }
+                Err(_) => false,
+            };
+            Ok(is_taken.into_pyobject(py)?.to_owned().into_any().unbind())
+        }))
+    }
+
+    /// Have a function called by a thread of the client. For memlock.aio: see `_Call`.
+    fn _call(&self, function: Py<PyAny>) -> Call {
+        aio::call_sync(&self.client.core, &self.subject, function)
     }
 
     fn __repr__(&self) -> String {

@@ -8,6 +8,7 @@ use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyIterator, PyString};
 
+use crate::aio::{self, Call};
 use crate::args::{Name, Seconds, text};
 use crate::shared_client::SharedClient;
 use crate::subject::{Kind, Subject};
@@ -33,6 +34,7 @@ pub(crate) struct DistinctList {
     /// Never changed after set-up: each call works on its own clone, so that threads do not wait
     /// for each other.
     core: memlock_core::DistinctList,
+    client: Arc<SharedClient>,
     subject: Subject,
     created: bool,
 }
@@ -51,7 +53,8 @@ impl DistinctList {
             let set_up = list.set_up(duration.0)?;
             Ok((list, set_up))
         })?;
-        Ok(DistinctList { core, subject, created: set_up == SetUp::Created })
+        let client = Arc::clone(client);
+        Ok(DistinctList { core, client, subject, created: set_up == SetUp::Created })
     }
 
     /// Runs a call; `None` means that the session does not exist any more.
@@ -175,6 +178,11 @@ impl DistinctList {
     /// An iterator over the keys, as items().
     fn __iter__(&self, py: Python<'_>) -> PyResult<ListIterator> {
         self.iterate(py, Yields::Keys)
+    }
+
+    /// Have a function called by a thread of the client. For memlock.aio: see `_Call`.
+    fn _call(&self, function: Py<PyAny>) -> Call {
+        aio::call_sync(&self.client.core, &self.subject, function)
     }
 
     fn __repr__(&self) -> String {

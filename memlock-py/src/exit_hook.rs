@@ -11,6 +11,9 @@ use crate::{acquiring, shared_client, shutdown};
 /// may delay them.
 const PATIENCE: Duration = Duration::from_millis(100);
 
+/// How long it waits at most for releases that are carried out by threads of a client.
+const RELEASES: Duration = Duration::from_secs(1);
+
 /// Registers the hook. `atexit` calls it before the handlers that were registered earlier.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
@@ -28,6 +31,12 @@ fn close(py: Python<'_>) -> PyResult<()> {
         pause(py)?;
     }
     while shutdown::any_awaited() {
+        pause(py)?;
+    }
+    // What coroutines have let go is released, and their waits leave the queues.
+    let began = Instant::now();
+    while shared_client::any_calls(py) && began.elapsed() < RELEASES {
+        shared_client::cancel_all_waits(py);
         pause(py)?;
     }
     Ok(())

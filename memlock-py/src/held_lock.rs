@@ -7,7 +7,7 @@
 //! reports that the lock was lost.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::thread::ThreadId;
 
 use memlock_core::{Answer, Loss, fork};
 use pyo3::prelude::*;
@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use crate::acquisition::Acquisition;
 use crate::deferral::REMEMBERED;
 use crate::deferred_release::Defers;
+use crate::green::Agent;
 use crate::leftover::{self, Holds};
 
 /// The acquisition of a mutex object.
@@ -27,7 +28,7 @@ struct State {
     held: Option<Arc<Acquisition>>,
     /// The threads whose acquisition was displaced by another thread's, and that have not got that
     /// answer yet.
-    lost: Vec<ThreadId>,
+    lost: Vec<Agent>,
     /// What the ends of transactions have released, the oldest first: what release() and the end of
     /// a `with` statement are still to come for, or what was lost.
     over: Vec<Arc<Acquisition>>,
@@ -54,13 +55,13 @@ impl HeldLock {
         held: Arc<Acquisition>,
     ) -> Option<Arc<Acquisition>> {
         self.with(py, |state| {
-            let thread = held.thread;
-            state.over.retain(|over| over.thread != thread || over.is_due_by_with());
+            let agent = held.agent;
+            state.over.retain(|over| over.agent != agent || over.is_due_by_with());
             let displaced = state.held.replace(held);
             if let Some(displaced) = &displaced
                 && !displaced.deferral.is_left()
             {
-                state.record_loss(displaced.thread);
+                state.record_loss(displaced.agent);
             }
             displaced
         })
@@ -73,17 +74,19 @@ impl HeldLock {
         py: Python<'_>,
         read: impl FnOnce(&Arc<Acquisition>) -> T,
     ) -> std::result::Result<T, Answer> {
+        let this_one = Agent::current(py);
         self.with(py, |state| match &state.held {
-            Some(held) if state.belongs_to_this_thread(held) => Ok(read(held)),
-            _ if state.lost.contains(&thread::current().id()) => Err(Answer::Lost),
+            Some(held) if state.belongs_to(this_one, held) => Ok(read(held)),
+            _ if state.lost.contains(&this_one) => Err(Answer::Lost),
             _ => Err(Answer::NotHeld),
         })
     }
 
     /// Takes out the acquisition that this thread releases.
     pub(crate) fn take(&self, py: Python<'_>) -> std::result::Result<Taken, Answer> {
+        let this_one = Agent::current(py);
         self.with(py, |state| match state.held.take() {
-            Some(held) if state.is_next(&held) => {
+            Some(held) if state.is_next(this_one, &held) => {
                 if !held.deferral.is_pending() {
                     return Ok(Taken::Held(held));
                 }
@@ -93,11 +96,10 @@ impl HeldLock {
             }
             other => {
                 state.held = other;
-                let this_thread = thread::current().id();
-                if state.leave_over(this_thread) {
+                if state.leave_over(this_one) {
                     return Ok(Taken::Deferred);
                 }
-                let position = state.lost.iter().position(|&thread| thread == this_thread);
+                let position = state.lost.iter().position(|&lost| lost == this_one);
                 match position {
                     Some(position) => {
                         state.lost.swap_remove(position);
@@ -117,9 +119,9 @@ impl HeldLock {
 
     /// The loss that the end of a transaction has found, of this thread's last acquisition.
     pub(crate) fn last_loss(&self, py: Python<'_>) -> Option<Loss> {
-        let this_thread = thread::current().id();
+        let this_one = Agent::current(py);
         self.with(py, |state| {
-            state.over.iter().rfind(|over| over.thread == this_thread)?.deferral.loss()
+            state.over.iter().rfind(|over| over.agent == this_one)?.deferral.loss()
         })
     }
 
@@ -132,7 +134,7 @@ impl HeldLock {
             }
             // The server has granted the mutex to another thread meanwhile, so this one has lost
             // it.
-            state.record_loss(held.thread);
+            state.record_loss(held.agent);
             Some(held)
         });
         py.detach(|| drop(displaced));
@@ -175,7 +177,7 @@ impl Holds for HeldLock {
     fn let_go(&self, thread: ThreadId) {
         // Locked in a child that was forked by a thread without the GIL: there nothing is held.
         let held = self.0.try_lock().ok().and_then(|state| state.held.clone());
-        if let Some(held) = held.filter(|held| held.thread == thread) {
+        if let Some(held) = held.filter(|held| held.agent.thread == thread) {
             held.let_go();
         }
     }
@@ -183,42 +185,38 @@ impl Holds for HeldLock {
 
 impl State {
     /// Any thread may release the acquisition of another, unless it has lost one of its own.
-    fn belongs_to_this_thread(&self, held: &Acquisition) -> bool {
-        self.lost.is_empty() || {
-            let this_thread = thread::current().id();
-            held.thread == this_thread || !self.lost.contains(&this_thread)
-        }
+    fn belongs_to(&self, this_one: Agent, held: &Acquisition) -> bool {
+        held.agent == this_one || !self.lost.contains(&this_one)
     }
 
     /// Whether a release by this thread concerns what is held, and not what a transaction has
     /// released before another thread acquired.
-    fn is_next(&self, held: &Acquisition) -> bool {
-        let this_thread = thread::current().id();
-        held.thread == this_thread
-            || self.belongs_to_this_thread(held) && self.over_of(this_thread).is_none()
+    fn is_next(&self, this_one: Agent, held: &Acquisition) -> bool {
+        held.agent == this_one
+            || self.belongs_to(this_one, held) && self.over_of(this_one).is_none()
     }
 
     /// The latest of this thread that is over and was not released by it.
-    fn over_of(&self, thread: ThreadId) -> Option<usize> {
-        self.over.iter().rposition(|over| over.thread == thread && !over.deferral.is_left())
+    fn over_of(&self, agent: Agent) -> Option<usize> {
+        self.over.iter().rposition(|over| over.agent == agent && !over.deferral.is_left())
     }
 
     /// A release of what is over, if there is something: of this thread or, if nothing is held, of
     /// any.
-    fn leave_over(&mut self, thread: ThreadId) -> bool {
+    fn leave_over(&mut self, agent: Agent) -> bool {
         let any = || match self.held {
             Some(_) => None,
             None => self.over.iter().position(|over| !over.deferral.is_left()),
         };
-        let Some(position) = self.over_of(thread).or_else(any) else { return false };
+        let Some(position) = self.over_of(agent).or_else(any) else { return false };
         self.over[position].deferral.leave();
         self.over.retain(|over| !over.deferral.is_left() || over.deferral.loss().is_some());
         true
     }
 
-    fn record_loss(&mut self, thread: ThreadId) {
-        if !self.lost.contains(&thread) {
-            self.lost.push(thread);
+    fn record_loss(&mut self, agent: Agent) {
+        if !self.lost.contains(&agent) {
+            self.lost.push(agent);
         }
     }
 }

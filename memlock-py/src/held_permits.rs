@@ -6,7 +6,7 @@
 //! acquisition of its own.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::thread::ThreadId;
 
 use memlock_core::{Loss, Release, Result, fork};
 use pyo3::prelude::*;
@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use crate::acquisition::Acquisition;
 use crate::deferral::REMEMBERED;
 use crate::deferred_release::Defers;
+use crate::green::Agent;
 use crate::leftover::{self, Holds};
 
 /// The acquisitions of a semaphore object. See `acquisition` for the rules of its lock.
@@ -44,7 +45,7 @@ impl HeldPermits {
 
     pub(crate) fn push(&self, py: Python<'_>, held: Acquisition) {
         self.with(py, |state| {
-            state.forget_over(held.thread);
+            state.forget_over(held.agent);
             state.count += 1;
             state.entries.push(Entry { number: state.count, held: Arc::new(held) });
         });
@@ -52,19 +53,22 @@ impl HeldPermits {
 
     /// The acquisition that this thread would release. To be dropped without the GIL.
     pub(crate) fn current(&self, py: Python<'_>) -> Option<Arc<Acquisition>> {
-        self.with(py, |state| Some(state.entries[state.next()?].held.clone()))
+        let this_one = Agent::current(py);
+        self.with(py, |state| Some(state.entries[state.next(this_one)?].held.clone()))
             .filter(|held| !held.deferral.is_over())
     }
 
     /// The time for which the current acquisition is guaranteed to be held.
     pub(crate) fn remaining(&self, py: Python<'_>) -> Option<std::time::Duration> {
-        self.with(py, |state| Some(state.entries[state.next()?].held.remaining()))
+        let this_one = Agent::current(py);
+        self.with(py, |state| Some(state.entries[state.next(this_one)?].held.remaining()))
     }
 
     /// Why the current acquisition was lost, if a loss is known.
     pub(crate) fn lost(&self, py: Python<'_>) -> Option<Loss> {
+        let this_one = Agent::current(py);
         self.with(py, |state| {
-            let held = &state.entries[state.next()?].held;
+            let held = &state.entries[state.next(this_one)?].held;
             held.lost().or_else(|| held.deferral.loss())
         })
     }
@@ -72,18 +76,20 @@ impl HeldPermits {
     /// Takes out the acquisitions that this thread releases by its next `n` calls, except those
     /// whose release is left to a transaction. Returns `None`, and takes none, if there are fewer.
     pub(crate) fn take(&self, py: Python<'_>, n: usize) -> Option<Vec<Entry>> {
+        let this_one = Agent::current(py);
         self.with(py, |state| {
             let unreleased = |entry: &&Entry| !entry.held.deferral.is_left();
             if n > state.entries.iter().filter(unreleased).count() {
                 return None;
             }
-            Some((0..n).filter_map(|_| state.take_next()).collect())
+            Some((0..n).filter_map(|_| state.take_next(this_one)).collect())
         })
     }
 
     /// The acquisition that this thread would release, unless a transaction has released it.
     pub(crate) fn to_defer(&self, py: Python<'_>) -> Option<Arc<Acquisition>> {
-        self.with(py, |state| Some(state.entries[state.next_released()?].held.clone()))
+        let this_one = Agent::current(py);
+        self.with(py, |state| Some(state.entries[state.next_released(this_one)?].held.clone()))
             .filter(|held| !held.deferral.is_over())
     }
 
@@ -133,42 +139,41 @@ impl Holds for HeldPermits {
         let Ok(state) = self.0.try_lock() else { return };
         let all: Vec<_> = state.entries.iter().map(|entry| Arc::clone(&entry.held)).collect();
         drop(state);
-        all.iter().filter(|held| held.thread == thread).for_each(|held| held.let_go());
+        all.iter().filter(|held| held.agent.thread == thread).for_each(|held| held.let_go());
     }
 }
 
 impl State {
     /// The index of the acquisition that is "the acquisition" of this thread: of those that it
     /// would release; or of those whose release is left to a transaction, or that are over.
-    fn next(&self) -> Option<usize> {
-        self.select(|held| !held.deferral.is_left() && !held.deferral.is_over())
-            .or_else(|| self.select(|held| !held.deferral.is_over()))
-            .or_else(|| self.select(|_| true))
+    fn next(&self, this_one: Agent) -> Option<usize> {
+        self.select(this_one, |held| !held.deferral.is_left() && !held.deferral.is_over())
+            .or_else(|| self.select(this_one, |held| !held.deferral.is_over()))
+            .or_else(|| self.select(this_one, |_| true))
     }
 
     /// The index of the acquisition that this thread would release: the latest of its own; else
     /// the oldest of which no transaction disposes.
-    fn next_released(&self) -> Option<usize> {
+    fn next_released(&self, this_one: Agent) -> Option<usize> {
         let unreleased = |held: &Acquisition| !held.deferral.is_left();
-        let this_thread = thread::current().id();
-        let own = |held: &Acquisition| unreleased(held) && held.thread == this_thread;
-        self.select(own)
-            .or_else(|| self.select(|held| unreleased(held) && !held.deferral.is_deferred()))
-            .or_else(|| self.select(unreleased))
+        let own = |held: &Acquisition| unreleased(held) && held.agent == this_one;
+        let undeferred = |held: &Acquisition| unreleased(held) && !held.deferral.is_deferred();
+        self.select(this_one, own)
+            .or_else(|| self.select(this_one, undeferred))
+            .or_else(|| self.select(this_one, unreleased))
     }
 
     /// The latest acquisition of this thread or, if it has none, the oldest, of those that suit.
-    fn select(&self, suits: impl Fn(&Acquisition) -> bool) -> Option<usize> {
-        let this_thread = thread::current().id();
+    fn select(&self, this_one: Agent, suits: impl Fn(&Acquisition) -> bool) -> Option<usize> {
         let mut entries = self.entries.iter();
-        let own = entries.rposition(|Entry { held, .. }| held.thread == this_thread && suits(held));
+        let own = entries.rposition(|Entry { held, .. }| held.agent == this_one && suits(held));
         own.or_else(|| self.entries.iter().position(|Entry { held, .. }| suits(held)))
     }
 
     /// Takes out the acquisition that this thread releases; or `None` if a transaction has released
     /// it or will.
-    fn take_next(&mut self) -> Option<Entry> {
-        let next = self.next_released()?;
+    fn take_next(&mut self, this_one: Agent) -> Option<Entry> {
+        let next = self.next_released(this_one)?;
         let deferral = &self.entries[next].held.deferral;
         if !deferral.is_deferred() {
             return Some(self.entries.remove(next));
@@ -181,9 +186,9 @@ impl State {
     }
 
     /// A thread acquires anew: what is over is of no interest, unless a `with` statement is to end.
-    fn forget_over(&mut self, thread: ThreadId) {
+    fn forget_over(&mut self, agent: Agent) {
         self.entries.retain(|Entry { held, .. }| {
-            held.thread != thread || !held.deferral.is_over() || held.is_due_by_with()
+            held.agent != agent || !held.deferral.is_over() || held.is_due_by_with()
         });
     }
 

@@ -3,6 +3,7 @@
 //! | file | contents |
 //! | --- | --- |
 //! | `client`, `mutex`, `owner`, `semaphore`, `permit`, `holder`, `counter`, `distinct_list`, `bare` | the classes and functions of the Python API |
+//! | `aio` | what `memlock.aio` is made of: calls that do not block |
 //! | `acquisition` | one acquisition, shared between threads |
 //! | `held_lock`, `held_permits` | what a mutex or semaphore object holds |
 //! | `renew` | renewal, and the callbacks |
@@ -23,6 +24,7 @@ use pyo3::prelude::*;
 
 mod acquiring;
 mod acquisition;
+mod aio;
 mod args;
 mod bare;
 mod call;
@@ -36,6 +38,7 @@ mod deferred_release;
 mod distinct_list;
 mod error;
 mod exit_hook;
+mod green;
 mod held_lock;
 mod held_permits;
 mod holder;
@@ -63,6 +66,7 @@ fn _memlock(module: &Bound<'_, PyModule>) -> PyResult<()> {
     log::install(module.py())?;
     exit_hook::add_to(module)?;
     leftover::install();
+    aio::add_to(module)?;
     module.add_class::<client::Client>()?;
     module.add_class::<mutex::Mutex>()?;
     module.add_class::<owner::Owner>()?;

@@ -9,13 +9,15 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::acquisition::Acquisition;
+use crate::aio::{self, Call, Waiting, Wanted};
 use crate::args::{Name, Seconds, effective_timeout};
 use crate::call::wait_lost;
-use crate::cancel::{self, CancelHandle};
+use crate::cancel::CancelHandle;
 use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
 use crate::deferral::Scope;
 use crate::deferred_release::DeferredRelease;
+use crate::green::Agent;
 use crate::held_lock::{HeldLock, Taken};
 use crate::owner::Owner;
 use crate::renew::{Renew, loss_name};
@@ -79,21 +81,19 @@ impl Mutex {
         cancel: Option<&Bound<'_, CancelHandle>>,
         scope: Scope,
     ) -> PyResult<std::result::Result<(), Report>> {
-        let cancel = cancel::given(py, cancel, &self.client)?;
-        let held = self.subject.wait(py, timeout, cancel, |wait| {
-            Ok(match self.core.lock_or_report(wait)? {
-                Ok(lock) => {
-                    let renew = self.renew.as_ref();
-                    Ok(Arc::new(Acquisition::new(Box::new(lock), renew, scope)?))
-                }
-                Err(report) => Err(report),
-            })
-        })?;
+        let by = (scope, Agent::current(py));
+        let waiting = Waiting { client: &self.client, subject: &self.subject, timeout, cancel };
+        let held = waiting.acquire(
+            py,
+            |wait| self.core.lock_or_report(wait),
+            || self.core.lock_async(timeout),
+            |lock| Acquisition::new(Box::new(lock), self.renew.as_ref(), by),
+        )?;
         let held = match held {
             Ok(held) => held,
             Err(report) => return Ok(Err(report)),
         };
-        if let Some(displaced) = self.held_lock.replace(py, held) {
+        if let Some(displaced) = self.held_lock.replace(py, Arc::new(held)) {
             py.detach(|| drop(displaced));
         }
         Ok(Ok(()))
@@ -125,7 +125,7 @@ impl Mutex {
     /// the wait.
     ///
     /// Raises Interrupted when the wait was cancelled, and ClientClosed when the client is closed;
-    /// ValueError or OverflowError for a timeout that threading.Lock refuses too; Unreachable when
+    /// with blocking=False, Recovering when the server gives no new locks yet; ValueError or OverflowError for a timeout that threading.Lock refuses too; Unreachable when
     /// there is no server at the first attempt, or for longer than the URL's `outage` while
     /// waiting; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as
     /// KeyboardInterrupt, ends a wait of the main thread within 100 ms; nothing is held then, and
@@ -335,11 +335,81 @@ impl Mutex {
         slf.py().import("memlock._release_in")?.call_method1("release_in", (slf, connection))
     }
 
+    /// Make a decorator: the function runs only while it holds the lock.
+    ///
+    ///     @client.mutex("nightly-report", renew=True).guard
+    ///     def report(): ...
+    ///
+    ///     @client.mutex("cleanup", renew=True).guard(skip_if_busy=True)
+    ///     def clean_up(): ...
+    ///
+    /// Each call acquires the lock, with this mutex's `timeout`, and releases it at its end, as a
+    /// `with` statement does: it raises TimedOut without calling the function, and LockLost if the
+    /// lock was lost meanwhile. With skip_if_busy=True a call tries once; if another holder has the
+    /// lock, the call logs that as INFO of the logger "memlock" and returns None. A server that
+    /// does not answer is not busy: Unreachable is raised, and Recovering with skip_if_busy=True.
+    ///
+    /// Each call is a holder of its own, also if several threads call the function at once, and
+    /// this object holds nothing: memlock.current_mutex() is the mutex of the call, with its fence.
+    /// A function that calls itself waits for itself. Methods can be decorated, below @staticmethod
+    /// and @classmethod.
+    ///
+    /// Raises TypeError for a coroutine function, which needs memlock.aio.Mutex, for a generator
+    /// function and for a class; and by a call that returns a coroutine or a generator, which would
+    /// run without the lock.
+    #[pyo3(
+        signature = (function = None, /, *, skip_if_busy = false),
+        text_signature = "($self, function=None, /, *, skip_if_busy=False)"
+    )]
+    fn guard<'py>(
+        slf: &Bound<'py, Self>,
+        function: Option<&Bound<'py, PyAny>>,
+        skip_if_busy: bool,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        slf.py().import("memlock._guard")?.call_method1("guard", (slf, function, skip_if_busy))
+    }
+
+    /// A mutex of the same name and options that holds nothing. For guard().
+    #[pyo3(signature = (try_once = false), text_signature = "($self, try_once=False)")]
+    fn _copy(&self, py: Python<'_>, try_once: bool) -> Mutex {
+        Mutex {
+            core: self.core.clone(),
+            client: Arc::clone(&self.client),
+            subject: self.subject.clone(),
+            lease: self.lease,
+            timeout: if try_once { Some(Duration::ZERO) } else { self.timeout },
+            renew: self.renew.as_ref().map(|renew| renew.copy(py)),
+            held_lock: HeldLock::new(py),
+        }
+    }
+
     /// The SQL statement of release_in().
     fn _release_sql(&self, py: Python<'_>) -> PyResult<String> {
         let held = self.held_lock.to_defer(py);
         let held = held.map_err(|answer| self.subject.raise_plain(py, answer))?;
         self.subject.call_held(py, || held.release_sql())
+    }
+
+    /// Start acquiring. For memlock.aio: see `_Call`.
+    #[pyo3(signature = (timeout, on_lease_at_risk, on_lost))]
+    fn _acquire(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        on_lease_at_risk: Option<Py<PyAny>>,
+        on_lost: Option<Py<PyAny>>,
+    ) -> PyResult<Call> {
+        let timeout = effective_timeout(py, None, timeout, self.timeout)?;
+        let renew = self.renew.as_ref();
+        let renew = renew.map(|renew| renew.with(py, on_lease_at_risk, on_lost)).transpose()?;
+        let Mutex { client, subject, lease, .. } = self;
+        let wanted = Wanted { client, subject, permits: 1, lease: *lease, renew };
+        aio::acquire(py, wanted, || self.core.lock_async(timeout))
+    }
+
+    /// Have a function called by a thread of the client. For memlock.aio: see `_Call`.
+    fn _call(&self, function: Py<PyAny>) -> Call {
+        aio::call_sync(&self.client.core, &self.subject, function)
     }
 
     /// Leave the release to the returned object. For memlock.django and memlock.sqlalchemy.

@@ -77,6 +77,22 @@ impl Renew {
         Ok(Some(Renew { max_hold: max_hold.map(|longest| longest.0), callbacks }))
     }
 
+    /// The same for one acquisition, with other callbacks.
+    pub(crate) fn with(
+        &self,
+        py: Python<'_>,
+        on_lease_at_risk: Option<Py<PyAny>>,
+        on_lost: Option<Py<PyAny>>,
+    ) -> PyResult<Renew> {
+        let pair = Bound::new(py, CallbackPair { on_lease_at_risk, on_lost })?;
+        Ok(Renew { max_hold: self.max_hold, callbacks: Callbacks::new(pair)? })
+    }
+
+    /// The same for another object.
+    pub(crate) fn copy(&self, py: Python<'_>) -> Renew {
+        Renew { max_hold: self.max_hold, callbacks: self.callbacks(py) }
+    }
+
     /// The options for the core. To be called in the thread that acquired.
     pub(crate) fn options(&self) -> RenewOptions {
         let (weak, mask) = (Arc::downgrade(&self.callbacks.weak), Mask::of_this_thread());

@@ -9,13 +9,15 @@ use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::acquisition::Acquisition;
+use crate::aio::{self, Call, Waiting, Wanted};
 use crate::args::{Name, Seconds, Whole, effective_timeout};
 use crate::call::wait_lost;
-use crate::cancel::{self, CancelHandle};
+use crate::cancel::CancelHandle;
 use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
 use crate::deferral::Scope;
 use crate::deferred_release::DeferredRelease;
+use crate::green::Agent;
 use crate::held_permits::{HeldPermits, release_all};
 use crate::holder::Holder;
 use crate::permit::Permit;
@@ -98,13 +100,14 @@ impl Semaphore {
         cancel: Option<&Bound<'_, CancelHandle>>,
         scope: Scope,
     ) -> PyResult<std::result::Result<Acquisition, Report>> {
-        let cancel = cancel::given(py, cancel, &self.client)?;
-        self.subject.wait(py, timeout, cancel, |wait| {
-            Ok(match self.core.acquire_or_report(request, wait)? {
-                Ok(permit) => Ok(Acquisition::new(Box::new(permit), self.renew.as_ref(), scope)?),
-                Err(report) => Err(report),
-            })
-        })
+        let by = (scope, Agent::current(py));
+        let waiting = Waiting { client: &self.client, subject: &self.subject, timeout, cancel };
+        waiting.acquire(
+            py,
+            |wait| self.core.acquire_or_report(request, wait),
+            || self.core.acquire_async(request, timeout),
+            |permit| Acquisition::new(Box::new(permit), self.renew.as_ref(), by),
+        )
     }
 
     /// Releases `n` acquisitions, or none if there are fewer.
@@ -408,6 +411,31 @@ impl Semaphore {
     ) -> PyResult<()> {
         let _ = (exc_value, traceback);
         context_exit(py, exc_type, &self.subject, || self.release_current(py, 1))
+    }
+
+    /// Start acquiring. For memlock.aio: see `_Call`.
+    #[pyo3(signature = (timeout, request, on_lease_at_risk, on_lost))]
+    fn _acquire(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        request: (Whole<u32>, Whole<i64>, bool),
+        on_lease_at_risk: Option<Py<PyAny>>,
+        on_lost: Option<Py<PyAny>>,
+    ) -> PyResult<Call> {
+        let timeout = effective_timeout(py, None, timeout, self.timeout)?;
+        let renew = self.renew.as_ref();
+        let renew = renew.map(|renew| renew.with(py, on_lease_at_risk, on_lost)).transpose()?;
+        let (Whole(permits), Whole(priority), ages) = request;
+        let request = Request { permits, priority, ages };
+        let Semaphore { client, subject, lease, .. } = self;
+        let wanted = Wanted { client, subject, permits, lease: *lease, renew };
+        aio::acquire(py, wanted, || self.core.acquire_async(request, timeout))
+    }
+
+    /// Have a function called by a thread of the client. For memlock.aio: see `_Call`.
+    fn _call(&self, function: Py<PyAny>) -> Call {
+        aio::call_sync(&self.client.core, &self.subject, function)
     }
 
     /// Leave the release to the returned object. For memlock.django and memlock.sqlalchemy.

@@ -2,6 +2,7 @@
 //! exit ends.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use memlock_core::name::Key;
 use memlock_core::store::Route;
@@ -31,10 +32,19 @@ impl SharedClient {
     }
 }
 
-/// The server of this key; for a client without servers, the name of its store.
+/// The server of this key, or all servers of a quorum; for a client without servers, the name of its
+/// store.
 pub(crate) fn server(core: &Client, key: &Key) -> Box<str> {
-    let place = core.server_of(Route::of(key));
-    core.nodes().into_iter().nth(place).map_or_else(Box::default, |node| node.name.into())
+    let mut names = core.nodes().into_iter().map(|node| node.name);
+    if core.guarantees().quorum.is_some() {
+        return names.collect::<Vec<_>>().join(", ").into();
+    }
+    names.nth(core.server_of(Route::of(key))).unwrap_or_default().into()
+}
+
+/// Whether threads of a client have calls to carry out.
+pub(crate) fn any_calls(_attached: Python<'_>) -> bool {
+    CLIENTS.objects().iter().any(|client| !client.core.finish_calls(Duration::ZERO))
 }
 
 /// Ends the waits that are in progress, of all clients and the default client, in all threads.

@@ -32,12 +32,14 @@ pub(crate) struct Subject {
     server: Box<str>,
     /// `None` for the default client, which is never closed.
     client: Option<Arc<SharedClient>>,
+    pub(crate) key: Key,
 }
 
 impl Subject {
     pub(crate) fn new(client: &Arc<SharedClient>, kind: Kind, name: &Name, key: &Key) -> Subject {
         let server = client.server(key);
-        Subject { kind, name: display_name(&name.0), server, client: Some(Arc::clone(client)) }
+        let (name, key) = (display_name(&name.0), key.clone());
+        Subject { kind, name, server, client: Some(Arc::clone(client)), key }
     }
 
     /// A subject of the default client.
@@ -49,7 +51,8 @@ impl Subject {
             Kind::Session => keys.session(name),
             Kind::Semaphore | Kind::Counter => keys.semaphore(name),
         };
-        Ok(Subject { kind, name: display_name(name), server: server(core, &key), client: None })
+        let server = server(core, &key);
+        Ok(Subject { kind, name: display_name(name), server, client: None, key })
     }
 
     /// Runs a call of the core with the GIL released, unless the client is closed.
@@ -92,11 +95,21 @@ impl Subject {
     ) -> PyResult<std::result::Result<T, Report>> {
         self.check_open(py)?;
         let waited = call::wait(py, timeout, cancel, |wait| Ok(body(wait)))?;
+        self.ended(py, waited)
+    }
+
+    /// What a wait has come to.
+    pub(crate) fn ended<T>(
+        &self,
+        py: Python<'_>,
+        waited: Result<std::result::Result<T, Report>>,
+    ) -> PyResult<std::result::Result<T, Report>> {
         match waited.map_err(|error| self.failed(py, &error))? {
             Err(report) if report == Answer::Interrupted => {
                 self.check_open(py)?;
-                Err(self.raise(py, Answer::Interrupted, "the wait was cancelled; nothing is held."))
+                Err(self.raise_plain(py, Answer::Interrupted))
             }
+            Err(report) if report == Answer::Recovering => Err(self.reported(py, &report)),
             ended => Ok(ended),
         }
     }

@@ -1,139 +1,23 @@
 //! What a simulated process sees of the world: its store, its clock and its notifier.
 
-use std::collections::VecDeque;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+mod process;
+mod store;
+mod watched;
+
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment};
-use memlock_core::mutation::{self, Mutation};
 use memlock_core::notify::{Listener, Notifier, Reach, WakeAddress, WakeMessage};
-use memlock_core::store::memcached::GUARANTEES;
-use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Returns, Route, Store};
 use memlock_core::wait_id::WaitId;
-use memlock_core::{Error, ErrorKind};
 
-use crate::server::Command;
 use crate::time::{MICRO, MILLI, Nanos};
-use crate::world::network::{self, ExchangeError};
 use crate::world::{self, Event, ListenerState, World, with};
 
-/// The item that stamps are drawn from.
-const STAMP: &str = "%stamp";
-
-/// The current process: the one in which the client was made, or a child that inherited it.
-fn current_process(made_in: usize) -> usize {
-    with(|world| world.current.map_or(made_in, |task| world.tasks[task].process))
-}
-
-#[derive(Debug)]
-pub(crate) struct SimStore {
-    pub(crate) process: usize,
-}
-
-impl SimStore {
-    fn exchange(&self, process: usize, ops: &[Op<'_>]) -> Result<Vec<Reply>, ExchangeError> {
-        // If the connection is found to be closed, nothing was sent. If it closes later, the
-        // operations may have been sent.
-        let life = network::connect(process)?;
-        let unordered = with(|world| world.scenario.unordered);
-        let unsent = |op: &Op<'_>| match op {
-            op if op.is_of(life.epoch()) || mutation::has(Mutation::VersionsOutliveTheServer) => {
-                None
-            }
-            _ => Some(Reply::VersionMismatch),
-        };
-        let sent = ops.iter().filter(|op| unsent(op).is_none());
-        let mut commands: VecDeque<Command> = sent.map(Command::of).collect();
-        let stamped = unordered && ops.iter().any(Op::wants_fence);
-        if stamped {
-            commands.push_back(Command::Stamp { key: STAMP.to_owned() });
-        }
-        let mut replies = if commands.is_empty() {
-            Vec::new().into_iter()
-        } else {
-            network::exchange(process, commands)?.into_iter()
-        };
-        let last = if stamped { replies.next_back() } else { None };
-        let stamp = match last {
-            Some(Reply::Stored(stamp)) => Some(stamp.version.number()),
-            _ => None,
-        };
-        let mut replies: Vec<Reply> =
-            ops.iter().filter_map(|op| unsent(op).or_else(|| replies.next())).collect();
-        life.fill_in_fences(ops, &mut replies, stamp);
-        Ok(replies)
-    }
-}
-
-impl Store for SimStore {
-    fn run(&self, _route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let failed = |error| match error {
-            ExchangeError::Unreachable => Failure {
-                error: Error::new(ErrorKind::Unreachable, "It cannot be connected to."),
-                sent: false,
-            },
-            ExchangeError::Lost => {
-                Failure { error: Error::new(ErrorKind::Unknown, "No answer came."), sent: true }
-            }
-        };
-        let process = current_process(self.process);
-        let task = with(|world| world.current).unwrap_or(usize::MAX);
-        let is_record = |op: &Op<'_>| match op {
-            Op::Add { key, returns: Returns::Nothing, .. }
-            | Op::CompareAndSet { key, returns: Returns::Nothing, .. }
-            | Op::Get { key, .. } => key.as_str().starts_with("semaphore:"),
-            _ => false,
-        };
-        let permits = ops.iter().any(is_record);
-        with(|world| {
-            if let Some(awaiting_renewal) =
-                world.oracle.renewers.asks(task, process, permits, world.now)
-            {
-                world.wake(awaiting_renewal);
-            }
-            if world.oracle.renewers.has(task) {
-                world.renewer_sends(process);
-            }
-        });
-        let begun = with(|world| world.now);
-        let ran = self.exchange(process, ops);
-        with(|world| {
-            world.oracle.renewers.asked(task, world.now, ran.is_err());
-            world.oracle.has_asked(process, begun, world.now);
-            let keys = ops.iter().filter_map(|op| {
-                if let Op::Get { key, .. } = op { Some(key.as_str()) } else { None }
-            });
-            if ran.is_ok() {
-                keys.for_each(|key| world.oracle.semaphores.has_read(task, key, begun, world.now));
-            }
-        });
-        ran.map_err(failed)
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        let title = "the simulated server".to_owned();
-        vec![Node {
-            name: title.clone(),
-            title,
-            is_container: false,
-            timeout: Duration::from_secs(1),
-        }]
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        GUARANTEES
-    }
-
-    /// An estimate: a client that seldom reads the server's clock does not know it to the second.
-    fn time(&self, _route: Route) -> Option<Duration> {
-        Some(Duration::from_secs(with(|world| world.server.time() + 2)))
-    }
-
-    fn local_address(&self, _route: Route) -> Option<IpAddr> {
-        Some(address_of(current_process(self.process), 0).ip())
-    }
-}
+use process::{address_of, current_process};
+pub(crate) use store::SimStore;
+pub(crate) use watched::Watched;
 
 #[derive(Debug)]
 pub(crate) struct SimClock {
@@ -143,9 +27,7 @@ pub(crate) struct SimClock {
 impl Clock for SimClock {
     fn now(&self) -> Moment {
         let process = current_process(self.process);
-        with(|world| {
-            Moment::from_boot(Duration::from_nanos(world.local(world.processes[process].host)))
-        })
+        with(|world| world.moment(process))
     }
 
     fn unix_seconds(&self) -> u64 {
@@ -153,7 +35,7 @@ impl Clock for SimClock {
     }
 
     fn sleep(&self, duration: Duration) {
-        world::sleep_until(until(current_process(self.process), duration));
+        world::sleep_all_until(until(current_process(self.process), duration));
     }
 
     fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
@@ -182,11 +64,6 @@ struct SimListener {
     process: usize,
     number: usize,
     off: bool,
-}
-
-fn address_of(process: usize, listener: usize) -> SocketAddr {
-    let [high, low] = (process as u16).to_be_bytes();
-    SocketAddr::from((Ipv4Addr::new(10, 1, high, low), 1 + listener as u16))
 }
 
 impl Notifier for SimNotifier {
@@ -320,7 +197,7 @@ impl Listener for SimListener {
         with(|world| world.listeners[self.number].interrupted = false);
     }
 
-    fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
+    fn receive(&self, is_live: &dyn Fn(WaitId) -> bool) -> Option<(WaitId, WakeMessage)> {
         with(|world| {
             let listener = &mut world.listeners[self.number];
             while let Some((id, message)) = listener.inbox.pop_front() {
@@ -328,9 +205,9 @@ impl Listener for SimListener {
                 if listener.test == Some(id) {
                     reach.heard_itself();
                 }
-                if live.contains(&id) {
+                if is_live(id) {
                     reach.heard();
-                    return Some(message);
+                    return Some((id, message));
                 }
             }
             None

@@ -12,6 +12,7 @@ mod rng;
 mod run;
 mod scenario;
 mod server;
+mod site;
 
 mod threads;
 mod time;

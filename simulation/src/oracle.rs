@@ -13,6 +13,7 @@ mod holds;
 mod limits;
 mod lists;
 mod lock;
+mod quorum;
 mod renewal;
 mod renewers;
 mod requester;

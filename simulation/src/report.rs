@@ -1,6 +1,6 @@
 //! Reports on the terminal.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -8,12 +8,43 @@ use memlock_core::mutation::Mutation;
 
 use crate::oracle::Tally;
 use crate::run::{Outcome, run};
+use crate::scenario::is_quorum;
 use crate::time::MILLI;
 
 /// The number of failing seeds after which a run of many seeds stops.
 const MOST_TOLD: usize = 10;
 /// One seed in so many is run twice, to check that both runs are the same.
 const TWICE: u64 = 100;
+
+/// Which seeds are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Which {
+    /// All seeds.
+    All,
+    /// Those with a quorum of servers.
+    Quorum,
+    /// Those with one server.
+    OneServer,
+}
+
+impl Which {
+    fn has(self, seed: u64) -> bool {
+        match self {
+            Which::All => true,
+            Which::Quorum => is_quorum(seed),
+            Which::OneServer => !is_quorum(seed),
+        }
+    }
+
+    /// The seeds in which a mutation can matter, of these.
+    fn of(self, mutation: Mutation) -> Which {
+        match self {
+            Which::All if mutation.is_of_quorum() => Which::Quorum,
+            Which::All => Which::OneServer,
+            which => which,
+        }
+    }
+}
 
 #[derive(Default)]
 struct Sum {
@@ -23,17 +54,17 @@ struct Sum {
     failures: Vec<(u64, String)>,
 }
 
-/// Runs seeds from `first` on, on all processors. With a mutation, stops at the first failure.
-fn run_all(first: u64, count: u64, mutation: Option<Mutation>) -> Sum {
-    let next = AtomicU64::new(first);
+/// Runs this many seeds from `first` on, on all processors. With a mutation, stops at the first
+/// failure.
+fn run_all(first: u64, count: u64, which: Which, mutation: Option<Mutation>) -> Sum {
+    let seeds = (first..).filter(|seed| which.has(*seed)).take(count as usize);
+    let seeds = Mutex::new(seeds);
+    let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
     let enough = AtomicBool::new(false);
     let sum = Mutex::new(Sum::default());
     let work = || {
         while !enough.load(Ordering::Relaxed) {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first + count {
-                return;
-            }
+            let Some(seed) = next() else { return };
             let mut outcome = run(seed, mutation, false);
             if seed.is_multiple_of(TWICE) && run(seed, mutation, false).digest != outcome.digest {
                 outcome.violation = Some("two runs of this seed are not the same".to_owned());
@@ -76,10 +107,11 @@ impl Sum {
 }
 
 /// Runs many seeds. False if one failed.
-pub fn seeds(first: u64, count: u64) -> bool {
-    println!("{count} seeds from {first} on: make sim FIRST={first} SEEDS={count}");
+pub fn seeds(first: u64, count: u64, which: Which) -> bool {
+    let only = if which == Which::Quorum { " ONLY=quorum" } else { "" };
+    println!("{count} seeds from {first} on: make sim FIRST={first} SEEDS={count}{only}");
     let began = Instant::now();
-    let sum = run_all(first, count, None);
+    let sum = run_all(first, count, which, None);
     let Tally { grants, permits, refusals, errors, lost, inserts, renewed_holds, renewals, .. } =
         sum.tally;
     println!(
@@ -97,7 +129,7 @@ pub fn seeds(first: u64, count: u64) -> bool {
 /// Runs one seed and prints its trace, optionally with the mutation of that name.
 pub fn seed(seed: u64, mutation: Option<&str>) -> bool {
     let mutation = mutation.and_then(|name| {
-        Mutation::ALL.into_iter().find(|mutation| format!("{mutation:?}") == name)
+        Mutation::ALL.iter().copied().find(|mutation| format!("{mutation:?}") == name)
     });
     let outcome = run(seed, mutation, true);
     for line in &outcome.trace {
@@ -109,13 +141,15 @@ pub fn seed(seed: u64, mutation: Option<&str>) -> bool {
 }
 
 /// Tests one mutation after another, or only the one of that name. False if one was not found.
-pub fn mutations(count: u64, name: Option<&str>) -> bool {
+/// Unless `which` says otherwise, each is looked for where it can matter: with a quorum, or with one
+/// server.
+pub fn mutations(count: u64, name: Option<&str>, which: Which) -> bool {
     let is_wanted = |mutation: &Mutation| name.is_none_or(|name| format!("{mutation:?}") == name);
     let mut all = Mutation::ALL.iter().any(is_wanted);
     println!("| mutation | found after | what was seen |\n| --- | ---: | --- |");
-    for mutation in Mutation::ALL.into_iter().filter(is_wanted) {
+    for mutation in Mutation::ALL.iter().copied().filter(is_wanted) {
         let began = Instant::now();
-        let sum = run_all(1, count, Some(mutation));
+        let sum = run_all(1, count, which.of(mutation), Some(mutation));
         let found = sum.failures.first();
         all &= found.is_some();
         let seen = found.map_or("NOT FOUND".to_owned(), |(seed, violation)| {

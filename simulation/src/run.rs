@@ -9,10 +9,12 @@ use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult};
 use memlock_core::clock::Clock;
 use memlock_core::mutation::{self, Mutation};
+use memlock_core::store::Store;
+use memlock_core::store::quorum::Quorum;
 use memlock_core::{Client, fork, thread};
 
 use crate::actors::{Actor, HeldSlot, Items, Registry, renewing};
-use crate::adapters::{SimClock, SimNotifier, SimStore};
+use crate::adapters::{SimClock, SimNotifier, SimStore, Watched};
 use crate::oracle::Tally;
 use crate::rng::Rng;
 use crate::scenario::Scenario;
@@ -79,10 +81,10 @@ pub(crate) fn run(seed: u64, mutation: Option<Mutation>, recorded: bool) -> Outc
         let todo = with(World::step);
         last = executor.act(todo);
         with(|world| {
-            let World { oracle, server, now, trace, moved, .. } = world;
+            let World { oracle, sites, now, trace, moved, .. } = world;
             // The passing of time alone makes no lease invalid: it only ends.
             if std::mem::take(moved) || todo != Todo::Nothing {
-                oracle.check_holds(*now, server);
+                oracle.check_holds(*now, sites);
             }
             if let Some(violation) = oracle.lists.violation(false) {
                 oracle.report_violation(violation);
@@ -96,8 +98,8 @@ pub(crate) fn run(seed: u64, mutation: Option<Mutation>, recorded: bool) -> Outc
         });
     }
     with(|world| {
-        let World { oracle, server, .. } = world;
-        oracle.check_end(server);
+        let World { oracle, sites, .. } = world;
+        oracle.check_end(sites);
     });
     executor.clear();
     STACKS.set(executor.stacks);
@@ -117,6 +119,19 @@ pub(crate) fn run(seed: u64, mutation: Option<Mutation>, recorded: bool) -> Outc
     }
 }
 
+/// The store of a process: one server, or a quorum.
+fn store(process: usize, scenario: &Scenario, clock: &Arc<dyn Clock>) -> Arc<dyn Store> {
+    let member = |site| Arc::new(SimStore { process, site }) as Arc<dyn Store>;
+    if !scenario.has_quorum() {
+        return Arc::new(Watched { process, store: member(0) });
+    }
+    let members = (0..scenario.sites.len()).map(member).collect();
+    match Quorum::new(members, Arc::clone(clock)) {
+        Ok(quorum) => Arc::new(Watched { process, store: Arc::new(quorum) }),
+        Err(error) => unreachable!("a quorum was refused: {error}"),
+    }
+}
+
 impl Executor {
     fn populate(&mut self, scenario: &Scenario, mut rng: Rng) {
         for (process, &(host, threads)) in scenario.processes.iter().enumerate() {
@@ -127,7 +142,8 @@ impl Executor {
                 off: scenario.notify_off || scenario.some_off && process % 2 == 1,
             });
             fork::pretend(Some(1 + process as u64));
-            let client = Client::with_parts(Arc::new(SimStore { process }), clock, notifier);
+            let store = store(process, scenario, &clock);
+            let client = Client::with_parts(store, clock, notifier);
             let items = Items::default();
             let registry = Registry::default();
             self.programs.push(Program {

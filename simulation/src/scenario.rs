@@ -1,5 +1,16 @@
 //! What a seed makes of a run: its processes, what they do, and which faults occur.
 
+mod firewall;
+mod quorum;
+mod site;
+
+use std::time::Duration;
+
+use memlock_core::store::recovery::Guard;
+
+pub(crate) use firewall::Firewall;
+pub(crate) use site::{Direction, SiteClock, is_quorum};
+
 use crate::rng::Rng;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 
@@ -10,27 +21,6 @@ pub(crate) struct Host {
     pub(crate) fast: i64,
     pub(crate) cut_off_until: Nanos,
     pub(crate) latency: Nanos,
-}
-
-/// Which incoming wake-up messages the firewall of a host drops.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Firewall {
-    /// None.
-    Open,
-    /// Those of other hosts.
-    Others,
-    /// All of them, including those that a process sends to itself.
-    All,
-}
-
-impl Firewall {
-    pub(crate) fn drops(self, from: usize, to: usize) -> bool {
-        match self {
-            Firewall::Open => false,
-            Firewall::Others => from != to,
-            Firewall::All => true,
-        }
-    }
 }
 
 /// A fault.
@@ -46,12 +36,21 @@ pub(crate) enum Fault {
     CancelWaits(usize),
     /// The network of a host is down.
     CutOff(usize, Nanos),
-    /// The server is stopped, and continues later.
-    Stall(Nanos),
-    /// The server dies, and starts again after that time.
-    Restart(Nanos),
+    /// The network between a host and a server is down.
+    Partition {
+        host: usize,
+        site: usize,
+        direction: Direction,
+        length: Nanos,
+    },
+    /// That server is stopped, and continues later.
+    Stall(usize, Nanos),
+    /// That server dies, and starts again after that time.
+    Restart(usize, Nanos),
     Flush,
     Evict(u64),
+    /// An operator takes a mutex of a quorum away from its holder.
+    TakeAway(u64),
     /// No wake-up message arrives.
     DropWakes(Nanos),
 }
@@ -60,10 +59,10 @@ pub(crate) enum Fault {
 pub(crate) struct Scenario {
     hosts: usize,
     host_seed: u64,
-    pub(crate) server_ahead: Nanos,
-    /// The maximum time between two ticks of the server's clock, and the offset of the first tick.
-    pub(crate) tick: Nanos,
-    pub(crate) first_tick: Nanos,
+    /// The clocks of the servers: of one, or of the members of a quorum.
+    pub(crate) sites: Vec<SiteClock>,
+    /// The clock of one of them is so wrong that its votes are not trusted.
+    pub(crate) misdated: bool,
     /// All durations are multiples of one step, so that events coincide.
     pub(crate) in_step: bool,
     /// The host of each process, and its number of threads.
@@ -87,6 +86,8 @@ pub(crate) struct Scenario {
     pub(crate) lossy_permille: u64,
     pub(crate) lossy_wakes_permille: u64,
     pub(crate) faults: Vec<(Nanos, Fault)>,
+    /// The guard on which the clients agree.
+    pub(crate) guard: Option<Nanos>,
     /// No fault occurs: then waiters are checked more strictly.
     pub(crate) fault_free: bool,
     pub(crate) semaphores: Semaphores,
@@ -133,6 +134,14 @@ impl Semaphores {
 
 impl Scenario {
     pub(crate) fn of(seed: u64) -> Scenario {
+        let mut scenario = Scenario::of_one_server(seed);
+        if is_quorum(seed) {
+            scenario.use_quorum(seed);
+        }
+        scenario
+    }
+
+    fn of_one_server(seed: u64) -> Scenario {
         let mut rng = Rng::new(seed);
         // One run in four is fault-free, one has all faults, the others have one or two kinds.
         let kind = rng.within(0..4);
@@ -174,13 +183,16 @@ impl Scenario {
             Fault::CutOff(rng.within(0..3) as usize, rng.spread(MILLI, 4 * SECOND))
         });
         add(stalls, 4, &mut rng, &|rng| {
-            Fault::Stall(if rng.permille(700) {
-                rng.within(900 * MILLI..3 * SECOND)
-            } else {
-                rng.spread(MILLI, 5 * SECOND)
-            })
+            Fault::Stall(
+                0,
+                if rng.permille(700) {
+                    rng.within(900 * MILLI..3 * SECOND)
+                } else {
+                    rng.spread(MILLI, 5 * SECOND)
+                },
+            )
         });
-        add(restarts, 2, &mut rng, &|rng| Fault::Restart(rng.spread(1200 * MILLI, 4 * SECOND)));
+        add(restarts, 2, &mut rng, &|rng| Fault::Restart(0, rng.spread(1200 * MILLI, 4 * SECOND)));
         add(losses, 3, &mut rng, &|rng| {
             if rng.permille(200) { Fault::Flush } else { Fault::Evict(rng.bits()) }
         });
@@ -188,13 +200,8 @@ impl Scenario {
         let mut scenario = Scenario {
             hosts,
             host_seed: rng.bits(),
-            server_ahead: rng.within(0..1000 * SECOND),
-            tick: SECOND + rng.spread(MICRO, 10 * MILLI),
-            first_tick: if rng.permille(500) {
-                SECOND - rng.spread(MICRO, 50 * MILLI)
-            } else {
-                rng.within(0..SECOND)
-            },
+            sites: vec![SiteClock::of(&mut rng)],
+            misdated: false,
             in_step: rng.permille(250),
             notify_off: rng.permille(80),
             some_off: false,
@@ -220,13 +227,46 @@ impl Scenario {
             renewed_permille: 0,
             stops_permille: 0,
             unordered: false,
+            guard: None,
         };
         scenario.renew(&mut rng);
         scenario.unordered = rng.permille(300);
         scenario.build_firewalls(&mut rng);
         scenario.add_threads(&mut rng);
         scenario.add_processes(&mut rng);
+        scenario.add_guard(&mut rng);
         scenario
+    }
+
+    /// In a fourth of the seeds with faults clients agree on a guard. In most of them the server is
+    /// restarted more often, and loses nothing by other means; in the others it is never restarted.
+    fn add_guard(&mut self, rng: &mut Rng) {
+        if self.fault_free || !rng.permille(250) {
+            return;
+        }
+        let guard = rng.pick(&[2 * SECOND, 3 * SECOND, 5 * SECOND, 12 * SECOND]);
+        self.guard = Some(guard);
+        if rng.permille(200) {
+            self.faults.retain(|(_, fault)| !matches!(fault, Fault::Restart(..)));
+            return;
+        }
+        self.faults.retain(|(_, fault)| !matches!(fault, Fault::Flush | Fault::Evict(_)));
+        for _ in 0..rng.within(1..5) {
+            let time = SECOND + rng.spread(MILLI, 8 * SECOND + guard);
+            self.faults.push((time, Fault::Restart(0, rng.spread(MILLI, 3 * SECOND))));
+        }
+        self.rounds += 3;
+        // What a holder has lost by them without knowing, it may put back.
+        (self.semaphores.resizes, self.semaphores.tear_downs) = (false, false);
+    }
+
+    pub(crate) fn guard(&self) -> Option<Guard> {
+        self.guard.and_then(|guard| Guard::new(Duration::from_nanos(guard)).ok())
+    }
+
+    /// For how long a server gives no new grants after a restart, at most.
+    pub(crate) fn recovery(&self) -> Nanos {
+        self.guard.map_or(0, |guard| guard + guard / 300 + 4 * SECOND)
     }
 
     /// In one of five seeds firewalls drop wake-up messages: all of them, between hosts, one way,
@@ -322,9 +362,9 @@ impl Scenario {
                     if rng.permille(500) {
                         self.faults.push((time + length + 20 * MILLI, cut));
                     }
-                    Fault::Stall(length)
+                    Fault::Stall(0, length)
                 }
-                4 => Fault::Restart(rng.spread(1200 * MILLI, 4 * SECOND)),
+                4 => Fault::Restart(0, rng.spread(1200 * MILLI, 4 * SECOND)),
                 5 => Fault::Fork(who),
                 _ => Fault::Evict(rng.bits()),
             };

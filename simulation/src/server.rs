@@ -7,10 +7,14 @@ use std::time::Duration;
 use memlock_core::store::memcached::{Life, Ttl};
 use memlock_core::store::{Item, Op, Reply, Returns, Stored as StoredReply, Version};
 
+use crate::scenario::SiteClock;
 use crate::time::{MILLI, Nanos, SECOND};
 
 /// How long a thread of the server may be off its processor between drawing a version and storing.
 pub(crate) const OFF_ITS_PROCESSOR: Nanos = 20 * MILLI;
+
+/// Where the world's time begins, in Unix seconds.
+const UNIX: u64 = 1_700_000_000;
 
 /// Why an item changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +23,11 @@ pub(crate) enum Cause {
     Command,
     /// It expired.
     Expiry,
-    /// The server lost it: eviction, flush or restart. No lock service on memcached can prevent
-    /// that.
+    /// The server lost it: eviction, flush, or a restart without a guard.
     Loss,
+    /// The server was restarted. Its clients agree on a guard, so holders put back what it has
+    /// forgotten.
+    Forgotten,
 }
 
 /// A change of an item.
@@ -53,7 +59,7 @@ impl Command {
     pub(crate) fn of(op: &Op<'_>) -> Command {
         let text = |key: &memlock_core::name::Key| key.as_str().to_owned();
         match *op {
-            Op::Add { key, value, expiry, returns: Returns::Nothing } => Command::Put {
+            Op::Add { key, value, expiry, returns: Returns::Nothing, .. } => Command::Put {
                 key: text(key),
                 version: None,
                 value: value.to_vec(),
@@ -143,28 +149,29 @@ pub(crate) struct Server {
     items: BTreeMap<String, Stored>,
     cas: u64,
     life: Life,
+    /// When its life began; `None`: long ago.
+    pub(crate) started: Option<Nanos>,
     /// What its clock shows, in whole seconds.
     server_time: u64,
-    /// How far its time is ahead of the world's.
-    ahead: Nanos,
-    /// The maximum time from tick to tick.
-    pub(crate) tick: Nanos,
+    clock: SiteClock,
     changes: Vec<Change>,
     /// The version that the current command drew earlier.
     drawn: Option<u64>,
 }
 
 impl Server {
-    pub(crate) fn new(now: Nanos, ahead: Nanos, tick: Nanos) -> Server {
-        let server_time = (now + ahead) / SECOND;
-        let life = Life { boot: 1_700_000_000 + server_time, pid: 1 };
+    /// A server that was started just now; with a guard, a day ago, so that it gives new grants.
+    pub(crate) fn new(now: Nanos, clock: SiteClock, is_guarded: bool) -> Server {
+        let server_time = clock.at(now) / SECOND;
+        let age = if is_guarded { 86_400 } else { 0 };
+        let life = Life { boot: UNIX + server_time - age, pid: 1 };
         Server {
             items: BTreeMap::new(),
             cas: 0,
             life,
+            started: None,
             server_time,
-            ahead,
-            tick,
+            clock,
             changes: Vec::new(),
             drawn: None,
         }
@@ -194,7 +201,7 @@ impl Server {
 
     /// The clock's once-a-second timer.
     pub(crate) fn tick(&mut self, now: Nanos) {
-        self.server_time = (now + self.ahead) / SECOND;
+        self.server_time = self.clock.at(now) / SECOND;
         let over: Vec<String> = self
             .items
             .iter()
@@ -206,21 +213,27 @@ impl Server {
         }
     }
 
+    /// The uptime that it tells: whole seconds of its clock, from 2 on.
+    pub(crate) fn uptime(&self) -> u64 {
+        2 + self.unix_time() - self.life.boot
+    }
+
     pub(crate) fn lose(&mut self, key: &str) {
         self.set(key, None, Cause::Loss);
     }
 
-    pub(crate) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self, cause: Cause) {
         for key in self.items.keys().cloned().collect::<Vec<_>>() {
-            self.lose(&key);
+            self.set(&key, None, cause);
         }
     }
 
     /// The server restarts, without any item of its last life.
-    pub(crate) fn restart(&mut self, now: Nanos) {
-        self.flush();
-        self.server_time = (now + self.ahead) / SECOND;
-        self.life = Life { boot: 1_700_000_000 + self.server_time, pid: self.life.pid + 1 };
+    pub(crate) fn restart(&mut self, now: Nanos, is_guarded: bool) {
+        self.flush(if is_guarded { Cause::Forgotten } else { Cause::Loss });
+        self.started = Some(now);
+        self.server_time = self.clock.at(now) / SECOND;
+        self.life = Life { boot: self.unix_time(), pid: self.life.pid + 1 };
         self.cas = 0;
     }
 
@@ -254,9 +267,19 @@ impl Server {
     fn expiry(&self, ttl: Ttl) -> Option<u64> {
         match ttl {
             Ttl::For(seconds) | Ttl::Left(seconds) => Some(self.server_time + seconds),
-            Ttl::Until(second) => Some(second),
+            Ttl::Until(second) => Some(second.checked_sub(UNIX).unwrap_or(second)),
             Ttl::Never => None,
         }
+    }
+
+    /// Its clock, which shows whole seconds.
+    pub(crate) fn clock(&self) -> SiteClock {
+        self.clock
+    }
+
+    /// What its clock shows, in Unix seconds.
+    pub(crate) fn unix_time(&self) -> u64 {
+        UNIX + self.server_time
     }
 
     /// What its clock shows.
@@ -266,7 +289,7 @@ impl Server {
 
     /// When a clock that is never late would show that second, in the world's time.
     pub(crate) fn world_time_of(&self, second: u64) -> Nanos {
-        second.saturating_mul(SECOND).saturating_sub(self.ahead)
+        self.clock.world_time(second.saturating_mul(SECOND))
     }
 
     /// Runs a command, which may have drawn its version earlier. The server compares cas ids only:
@@ -324,10 +347,14 @@ impl Server {
                 self.store(key, [value, &stored.value[..]].concat(), stored.expires);
                 Reply::Written
             }
-            (Command::Increment { key, by, .. }, Some(stored)) => {
+            (Command::Increment { key, by, initial }, Some(stored)) => {
                 let number: u64 = String::from_utf8_lossy(&stored.value).parse().unwrap_or(0);
                 let number = number.wrapping_add(*by);
-                self.store(key, number.to_string().into_bytes(), stored.expires);
+                let expires = match initial {
+                    Some((_, ttl)) => self.expiry(*ttl),
+                    None => stored.expires,
+                };
+                self.store(key, number.to_string().into_bytes(), expires);
                 Reply::Number(number)
             }
             (Command::Increment { key, initial: Some((first, ttl)), .. }, None) => {
@@ -344,5 +371,5 @@ impl Server {
 }
 
 fn with_version(version: Version) -> Reply {
-    Reply::Stored(StoredReply { version, fence: 0 })
+    Reply::Stored(StoredReply::new(version, 0))
 }

@@ -7,14 +7,18 @@
 mod current;
 mod event;
 mod faults;
+mod link;
 pub(crate) mod network;
+mod partitions;
+mod probe;
 mod process;
 mod request;
 mod state;
 mod step;
 mod trace;
 
-pub(crate) use current::{begin, end, enter_task, leave_task, sleep_until, with};
+pub(crate) use current::{begin, end, enter_task, leave_task, sleep_all_until, sleep_until, with};
 pub(crate) use event::{Event, Todo};
+pub(crate) use link::Link;
 pub(crate) use process::ListenerState;
 pub(crate) use state::World;

@@ -123,6 +123,41 @@ static void permits_take_no_null(void) {
     CHECK(left > 0);
 }
 
+static void calls_that_are_started_take_no_null(void) {
+    memlock_pending *pending = (memlock_pending *)(void *)client;
+    memlock_lock *taken = lock;
+    memlock_permit *some = permit;
+    REFUSED("client", memlock_acquire_start(NULL, "x", 30000, 0, NULL, &pending));
+    CHECK(pending == NULL);
+    REFUSED("name", memlock_acquire_start(client, NULL, 30000, 0, NULL, &pending));
+    REFUSED("pending", memlock_acquire_start(client, "x", 30000, 0, NULL, NULL));
+    REFUSED("timeout_ms", memlock_acquire_start(client, "x", 30000, -2, NULL, &pending));
+    REFUSED("shortest", memlock_acquire_start(client, "x", 1, 0, NULL, &pending));
+    REFUSED("semaphore", memlock_semaphore_acquire_start(NULL, NULL, 0, NULL, &pending));
+    REFUSED("pending", memlock_semaphore_acquire_start(semaphore, NULL, 0, NULL, NULL));
+    REFUSED("timeout_ms", memlock_semaphore_acquire_start(semaphore, NULL, -2, NULL, &pending));
+    REFUSED("lock", memlock_release_start(NULL, NULL, &pending));
+    REFUSED("lock", memlock_release_start(NULL, NULL, NULL));
+    REFUSED("permit", memlock_permit_release_start(NULL, NULL, &pending));
+    REFUSED("pending", memlock_pending_poll(NULL));
+    REFUSED("pending", memlock_pending_take_lock(NULL, &taken));
+    REFUSED("pending", memlock_pending_take_permit(NULL, &some));
+    CHECK(pending == NULL && taken == NULL && some == NULL);
+    REFUSED("pending", memlock_pending_cancel(NULL));
+    CHECK(memlock_client_event_fd(NULL) == -1);
+    SAYS("client");
+    CHECK(memlock_client_next_ended(NULL) == NULL && memlock_pending_arg(NULL) == NULL);
+    memlock_pending_close(NULL);
+    /* A refused argument changes nothing of the call. */
+    ANSWERS(MEMLOCK_OK, memlock_acquire_start(client, "started", 30000, -1, NULL, &pending));
+    REFUSED("lock", memlock_pending_take_lock(pending, NULL));
+    while (memlock_pending_poll(pending) == MEMLOCK_PENDING) check_pause_ms(1);
+    REFUSED("lock", memlock_pending_take_lock(pending, NULL));
+    ANSWERS(MEMLOCK_OK, memlock_pending_take_lock(pending, &taken));
+    memlock_pending_close(pending);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(taken));
+}
+
 static void counters_take_no_null(void) {
     uint64_t number;
     REFUSED("client", memlock_counter_set_up(NULL, "counter", 1));
@@ -255,7 +290,7 @@ static void the_last_error_is_the_threads_own(void) {
 }
 
 static void every_answer_has_a_sentence(void) {
-    for (int answer = MEMLOCK_INTERNAL; answer <= MEMLOCK_INTERRUPTED; answer++) {
+    for (int answer = MEMLOCK_INTERNAL; answer <= MEMLOCK_PENDING; answer++) {
         const char *sentence = memlock_describe(answer);
         CHECK(strlen(sentence) > 4 && sentence[strlen(sentence) - 1] == '.');
         for (int other = MEMLOCK_INTERNAL; other < answer; other++) {
@@ -280,6 +315,7 @@ int main(void) {
     RUN(waits_take_no_null);
     RUN(semaphores_take_no_null);
     RUN(permits_take_no_null);
+    RUN(calls_that_are_started_take_no_null);
     RUN(counters_take_no_null);
     RUN(lists_take_no_null);
     RUN(walks_take_no_null);

@@ -203,7 +203,7 @@ static bool is_left_free(const char *name) {
 static void a_thread_that_waits_for_a_silent_server_can_be_cancelled(void) {
     char url[256];
     memlock_client *before = client;
-    snprintf(url, sizeof url, "%s?io_timeout=300ms&outage=1s", check_url());
+    snprintf(url, sizeof url, "%s?io_timeout=1s&outage=1s", check_url());
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &client));
     memlock_lock *lock;
     struct victim victim = {.name = "silent", .call = locks};
@@ -232,7 +232,7 @@ static void tell_slowly(int level, const char *part, const char *message, void *
 static void a_callback_for_messages_is_not_cancelled(void) {
     char url[256];
     memlock_client *before = client;
-    snprintf(url, sizeof url, "%s?io_timeout=300ms", check_url());
+    snprintf(url, sizeof url, "%s?io_timeout=1s", check_url());
     struct victim victim = {.name = "notices", .call = locks};
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &client));
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_TRACE, tell_slowly, NULL));

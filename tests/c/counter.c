@@ -120,8 +120,8 @@ static void *retry(void *argument) {
     return NULL;
 }
 
-/* Gives the order in which they were served, as a number: 321 is the last one first. */
-static int served_in_order(void) {
+/* Whether the last one was served first, and none of them had to find out by itself. */
+static bool are_woken_by_priority(void) {
     struct waiter waiters[] = {
         {.key = "parked", .priority = -1},
         {.key = "parked"},
@@ -141,18 +141,18 @@ static int served_in_order(void) {
         ANSWERS(MEMLOCK_OK, waiters[i].answer);
         order = order * 10 + waiters[i].place;
     }
-    CHECK(check_watch_end_ms(&watch) < TOLD_MS);
+    const long long took = check_watch_end_ms(&watch);
     CHECK(available("parked") == 1);
     EVENTUALLY(queue_length_at("parked") == 0);
     ANSWERS(MEMLOCK_OK, memlock_counter_try(client, "parked"));
-    return order;
+    return order == 321 && took < TOLD_MS;
 }
 
 /* A parked waiter inspects now and then by itself, since plain clients wake no waiter, and may find the permit that another
- * one is being woken for: now and then, but not always. */
+ * one is being woken for: now and then, on a busy machine often, but not always. */
 static void parked_waiters_are_woken_by_priority(void) {
     ANSWERS(MEMLOCK_OK, memlock_counter_set_up(client, "parked", 0));
-    for (int tries = 0; served_in_order() != 321; tries++) CHECK(tries < 5);
+    for (int tries = 0; !are_woken_by_priority(); tries++) CHECK(tries < 12);
 }
 
 static void a_wait_ends_with_its_handle(void) {

@@ -71,16 +71,21 @@ static void a_failure_leaves_null_in_the_handle(void) {
 }
 
 static void leases_run_from_one_second_to_366_days(void) {
-    const int64_t good[] = {1000, 1001, (int64_t)31 * 24 * 3600 * 1000, LONGEST_MS};
+    const int64_t good[] = {3000, 3001, (int64_t)31 * 24 * 3600 * 1000, LONGEST_MS};
+    memlock_lock *shortest;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         const long long began = check_now_ms();
         memlock_lock *lock = locked("leases", good[i]);
         const int64_t left = remaining(lock);
-        CHECK(left <= good[i] && left > good[i] - 900 - (check_now_ms() - began));
+        /* A second less if the server answered late. */
+        CHECK(left <= good[i] && left > good[i] - 1900 - (check_now_ms() - began));
         /* The server keeps it for longer than we count on it. */
         CHECK((int64_t)plain_ttl("lock:leases") * 1000 >= left);
         ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
     }
+    /* It may be over by now. */
+    IS_GRANTED(memlock_mutex_lock(client, "shortest", 1000, -1, &shortest));
+    (void)memlock_unlock(shortest);
 }
 
 static void the_remaining_time_only_shrinks(void) {
@@ -104,19 +109,19 @@ static void fences_rise_from_holder_to_holder(void) {
 }
 
 static void extending_counts_from_now_and_may_shorten(void) {
-    memlock_lock *lock = locked("extend", 2000);
+    memlock_lock *lock = locked("extend", 10000);
     const long long began = check_now_ms();
     ANSWERS(MEMLOCK_OK, memlock_lock_extend(lock, 60000));
     const int64_t left = remaining(lock);
-    CHECK(left <= 60000 && left > 59000 - (check_now_ms() - began));
+    CHECK(left <= 60000 && left > 58000 - (check_now_ms() - began));
     CHECK(plain_ttl("lock:extend") >= 60);
-    ANSWERS(MEMLOCK_OK, memlock_lock_extend(lock, 2000));
-    CHECK(remaining(lock) <= 2000);
+    ANSWERS(MEMLOCK_OK, memlock_lock_extend(lock, 10000));
+    CHECK(remaining(lock) <= 10000);
     const int64_t bad[] = {0, 999, -1, INT64_MIN, LONGEST_MS + 1, INT64_MAX};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ANSWERS(MEMLOCK_INVALID, memlock_lock_extend(lock, bad[i]));
     }
-    CHECK(remaining(lock) > 1000);
+    CHECK(remaining(lock) > 5000);
     ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
 }
 

@@ -123,7 +123,7 @@ static void a_lock_that_is_dropped_at_a_dead_server_is_told(void) {
     struct heard *heard = new_heard();
     char url[128];
     memlock_client *impatient;
-    snprintf(url, sizeof url, "%s?io_timeout=200ms", check_url());
+    snprintf(url, sizeof url, "%s?io_timeout=1s", check_url());
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &impatient));
     memlock_lock *lock;
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(impatient, "frozen", 30000, 0, &lock));

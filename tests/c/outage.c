@@ -10,7 +10,7 @@ static memlock_client *client;
 static memlock_client *impatient(int port) {
     char url[256];
     memlock_client *opened;
-    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?connect_timeout=200ms&io_timeout=200ms&outage=300ms",
+    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?connect_timeout=1s&io_timeout=1s&outage=300ms",
              port != 0 ? port : plain_port());
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &opened));
     return opened;
@@ -109,7 +109,7 @@ static void a_silent_port_is_unreachable_too(void) {
     struct check_watch watch;
     check_watch_start(&watch);
     ANSWERS(MEMLOCK_UNREACHABLE, memlock_mutex_lock(nowhere, "x", 30000, 0, &lock));
-    CHECK(check_watch_end_ms(&watch) < 1500);
+    CHECK(check_watch_end_ms(&watch) < 3000);
     CHECK(lock == NULL);
     ANSWERS(MEMLOCK_UNREACHABLE, memlock_list_set_up(nowhere, "x", 60000, &list));
     CHECK(list == NULL);
@@ -246,12 +246,6 @@ static void a_dead_server_ends_every_wait_and_no_process(void) {
     ANSWERS(MEMLOCK_UNREACHABLE, distinct_list_tear_down("other"));
 }
 
-static double seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
 static void dropping_many_handles_waits_once_for_a_server_that_hangs(void) {
     enum { MANY = 20 };
     memlock_client *own = impatient(0);
@@ -259,7 +253,7 @@ static void dropping_many_handles_waits_once_for_a_server_that_hangs(void) {
     memlock_lock *locks[MANY], *renewed[MANY];
     memlock_permit *permits[MANY];
     char name[32];
-    double began;
+    struct check_watch watch;
     int number;
     ANSWERS(MEMLOCK_OK, memlock_semaphore_open(own, "dropped", MANY, 30000, &semaphore));
     for (number = 0; number < MANY; number++) {
@@ -271,13 +265,13 @@ static void dropping_many_handles_waits_once_for_a_server_that_hangs(void) {
         ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &permits[number]));
     }
     freeze();
-    began = seconds();
+    check_watch_start(&watch);
     for (number = 0; number < MANY; number++) {
         memlock_lock_drop(locks[number]);
         memlock_lock_drop(renewed[number]);
         memlock_permit_drop(permits[number]);
     }
-    CHECK(seconds() - began < 4);
+    CHECK(check_watch_end_ms(&watch) < 6000);
     thaw();
     memlock_lock_drop(NULL);
     memlock_permit_drop(NULL);
@@ -292,7 +286,7 @@ static void dropping_many_handles_waits_once_for_a_server_that_hangs(void) {
 
 int main(void) {
     char url[256];
-    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?io_timeout=200ms", plain_port());
+    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?io_timeout=1s", plain_port());
     setenv("MEMLOCK_URL", url, 1);
     client = impatient(0);
     RUN(a_closed_port_is_unreachable);

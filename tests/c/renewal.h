@@ -36,6 +36,17 @@ static inline void note(int what, int64_t left_ms, void *arg) {
     notices->count = place + 1;
 }
 
+/* On a busy machine, a lease may have been at risk. */
+static inline void check_nothing_was_lost(const struct notices *notices) {
+    for (int i = 0; i < notices->count; i++) CHECK(notices->what[i] == MEMLOCK_LEASE_AT_RISK);
+}
+
+/* Whether the latest notice is this one. */
+static inline bool was_told(const struct notices *notices, int what) {
+    const int count = notices->count;
+    return count > 0 && notices->what[count - 1] == what;
+}
+
 static inline memlock_lock *locked(const char *name, int64_t lease_ms) {
     memlock_lock *lock;
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, name, lease_ms, -1, &lock));

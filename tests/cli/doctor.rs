@@ -16,6 +16,11 @@ fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("no {what} in {report}"))
 }
 
+fn has_no(report: &Value, what: &str) -> bool {
+    let findings = report["servers"][0]["findings"].as_array().unwrap();
+    findings.iter().all(|finding| finding["what"] != what)
+}
+
 fn examined(url: &str, more: &[&str]) -> (Option<i32>, Value) {
     let said = done(memlock_at(url, &[&["doctor", "--json"], more].concat()));
     (said.code, serde_json::from_str(&said.out).unwrap_or_else(|why| panic!("{why}: {said:?}")))
@@ -29,6 +34,12 @@ fn a_stock_server_is_not_fit_and_one_started_as_it_says_is() {
     let evictions = finding(&report, "evictions");
     assert_eq!(evictions["verdict"], "bad");
     assert!(evictions["mend"].as_str().unwrap().contains("-M"), "{evictions}");
+    assert!(has_no(&report, "URL"), "the server has to be mended first: {report}");
+    // Its locks are refused, and the sentence says so, too.
+    let (code, report) = examined(&format!("{}?evictions=refuse", server.url()), &[]);
+    assert_eq!((code, &finding(&report, "evictions")["verdict"]), (Some(2), &"bad".into()));
+    let wake_ups = finding(&report, "wake-ups")["said"].to_string();
+    assert!(wake_ups.contains("evictions=refuse"), "{wake_ups}");
     // In words too, with the flags in the last line.
     let said = done(memlock(&server, &["doctor"]));
     assert!(said.out.contains("evictions") && said.out.trim_end().ends_with("-M -F"), "{said:?}");
@@ -59,7 +70,37 @@ fn a_stock_server_is_not_fit_and_one_started_as_it_says_is() {
         assert_eq!(finding(&report, what)["verdict"], "ok", "{report}");
     }
     assert!(done(memlock(&server, &["doctor"])).out.contains("It is fit for locks."));
+    let url = finding(&report, "URL");
+    assert_eq!(url["verdict"], "note");
+    assert_eq!(url["mend"], "?evictions=refuse in the URL");
+    let (code, report) = examined(&format!("{}?evictions=refuse", server.url()), &[]);
+    assert!(code == Some(0) && has_no(&report, "URL"), "{report}");
     assert_eq!(done(memlock(&server, &["ls"])).out, "", "it leaves nothing behind");
+}
+
+/// By hand, as a systemd unit, and in a container.
+#[test]
+fn servers_are_fit_with_the_flags_that_the_documentation_gives_them() {
+    const START: &str = "memcached -M ";
+    let page = include_str!("../../docs/server.md").replace("\\\n", " ");
+    let starts = page.lines().filter_map(|line| line.find(START).map(|place| &line[place..]));
+    let starts: Vec<&str> = starts.map(|line| line.trim_end_matches('\'')).collect();
+    assert_eq!(starts.len(), 3, "{starts:?}");
+    for start in starts {
+        let mut words = start.split_whitespace().skip(1);
+        let mut flags = Vec::new();
+        while let Some(word) = words.next() {
+            // The test has an address of its own.
+            if matches!(word, "-l" | "-p") {
+                words.next();
+            } else {
+                flags.push(word);
+            }
+        }
+        let server = Memcached::with_args(&flags);
+        let (code, report) = examined(&format!("{}?evictions=refuse", server.url()), &[]);
+        assert_eq!((code, &report["verdict"]), (Some(0), &"note".into()), "{start}: {report}");
+    }
 }
 
 #[test]

@@ -103,6 +103,39 @@ fn semaphores_and_lists_are_shown() {
 }
 
 #[test]
+fn the_exit_status_tells_what_is_taken_if_asked() {
+    let server = Memcached::start();
+    let status = |name: &str| {
+        let usual = done(memlock(&server, &["show", name]));
+        assert_eq!(usual.code, Some(0), "{usual:?}");
+        done(memlock(&server, &["show", name, "--exit-status"])).code.unwrap()
+    };
+    assert_eq!(status("m"), 0);
+    let lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
+    assert_eq!(status("m"), 1);
+    drop(lock);
+    assert_eq!(status("m"), 0);
+    let semaphore = client(&server).semaphore("s", 2, MINUTE).unwrap();
+    let first = semaphore.acquire().unwrap();
+    assert_eq!(status("s"), 0, "one is free");
+    let second = semaphore.acquire().unwrap();
+    assert_eq!(status("s"), 1);
+    drop((first, second));
+    let mut list = client(&server).distinct_list("l").unwrap();
+    let _ = list.set_up(MINUTE).unwrap();
+    assert_eq!(status("l"), 0);
+    server.plain().add(
+        "lock:r",
+        format!("memlock/1 {:032x} web3 812 1795170000 rings for={:016x}", 1, 2),
+        0,
+    );
+    assert_eq!(status("r"), 1, "it is another one's turn");
+    let url = "memcached://127.0.0.1:1?connect_timeout=100ms";
+    let said = done(memlock_at(url, &["show", "m", "--exit-status"]));
+    assert_eq!(said.code, Some(69), "nobody knows: {said:?}");
+}
+
+#[test]
 fn all_that_lives_is_listed_and_nothing_else() {
     let (one, two) = (Memcached::start(), Memcached::start());
     let url = format!("{},{}?prefix=app.", one.url(), two.address());

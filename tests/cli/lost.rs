@@ -9,9 +9,7 @@ use std::time::{Duration, Instant};
 use memlock_core::Client;
 use memlock_tests::server::Memcached;
 
-use crate::tool::{
-    Running, eventually, is_alive, memlock, memlock_at, send, until_gone, until_state,
-};
+use crate::tool::{Running, eventually, is_alive, memlock, send, until_gone, until_state};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -28,9 +26,8 @@ fn family(running: &mut Running) -> (i32, i32) {
 #[test]
 fn a_server_that_dies_takes_the_command_with_it() {
     let server = Memcached::start();
-    let url = format!("{}?io_timeout=200ms", server.url());
     let args = ["run", "m", "--lease", "2s", "--", "sh", "-c", FAMILY];
-    let mut running = Running::start(memlock_at(&url, &args));
+    let mut running = Running::start(memlock(&server, &args));
     let (grandchild, child) = family(&mut running);
     server.kill();
     let said = running.ends();

@@ -5,6 +5,8 @@
 mod cron;
 mod doctor;
 mod ending;
+mod guard;
+mod host_names;
 mod hosts;
 mod inspect;
 mod jobs;
@@ -15,6 +17,7 @@ mod mysql;
 mod names;
 mod postgresql;
 mod pty;
+mod quorum;
 mod redis;
 mod run;
 mod sentences;

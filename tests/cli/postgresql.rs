@@ -23,8 +23,9 @@ fn findings(url: &str) -> Vec<Value> {
 }
 
 fn finding(url: &str, what: &str) -> Value {
-    let found = findings(url);
-    found.iter().find(|finding| finding["what"] == what).unwrap().clone()
+    // A server that is slow to answer is reported instead.
+    let look = || findings(url).into_iter().find(|finding| finding["what"] == what);
+    poll_until(PATIENCE, look).unwrap_or_else(|| panic!("no {what}: {:?}", findings(url)))
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use memlock_tests::launch::poll_until;
 use memlock_tests::server::Memcached;
 
 /// For what must happen, however slow the machine.
@@ -154,16 +155,9 @@ pub(crate) fn eventually<T>(what: &str, answer: impl FnMut() -> Option<T>) -> T 
 pub(crate) fn eventually_within<T>(
     patience: Duration,
     what: &str,
-    mut answer: impl FnMut() -> Option<T>,
+    answer: impl FnMut() -> Option<T>,
 ) -> T {
-    let began = Instant::now();
-    loop {
-        if let Some(answer) = answer() {
-            return answer;
-        }
-        assert!(began.elapsed() < patience, "in vain waited until {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+    poll_until(patience, answer).unwrap_or_else(|| panic!("in vain waited until {what}"))
 }
 
 /// The letter of a process's state; `None` when it is gone.

@@ -12,12 +12,13 @@
 /// the core alone.
 macro_rules! behaviours {
     (in Rust: $($behaviour:ident)*) => {
-        for_each_store! { cells { { $($behaviour)* } {} {} } }
+        for_each_store! { cells { { $($behaviour)* } {} {} {} } }
     };
     ($($behaviour:ident)* $(; not in Python: $($native:ident)*)?) => {
         for_each_store! { cells {
             { $($behaviour)* $($($native)*)? }
             { $($behaviour)* $($($native)*)? }
+            { $($behaviour)* }
             { $($behaviour)* }
         } }
     };
@@ -25,14 +26,20 @@ macro_rules! behaviours {
 
 macro_rules! cells {
     (
-        { $of_rust:tt $of_c:tt $of_python:tt }
-        $(($store:path: $rust:tt $c:tt $cpp:tt $python:tt))*
+        { $of_rust:tt $of_c:tt $of_python:tt $awaited:tt }
+        $((
+            $store:path: $rust:tt $c:tt $cpp:tt $python:tt $rust_awaited:tt $c_pending:tt
+                $python_awaited:tt
+        ))*
     ) => {
         $(
             cell! { $rust Rust $store, $of_rust }
             cell! { $c C $store, $of_c }
             cell! { $cpp Cpp $store, $of_c }
             cell! { $python Python $store, $of_python }
+            cell! { $rust_awaited RustAwaited $store, $awaited }
+            cell! { $c_pending CPending $store, $of_c }
+            cell! { $python_awaited PythonAwaited $store, $of_python }
         )*
     };
 }

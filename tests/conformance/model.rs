@@ -14,6 +14,7 @@ use memlock_core::store::{
 };
 
 use crate::bench::Bench;
+use crate::store::patient;
 
 behaviours! {
     in Rust:
@@ -97,7 +98,7 @@ impl Side {
             .iter()
             .map(|step| match *step {
                 Step::Add(key, ref value, returns) => {
-                    Op::Add { key: &self.keys[key], value, expiry, returns }
+                    Op::add(&self.keys[key], value, expiry, returns)
                 }
                 Step::Get(key, fence) => Op::Get { key: &self.keys[key], fence },
                 Step::Set(key, age, ref value, returns) => Op::CompareAndSet {
@@ -169,7 +170,7 @@ fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
         versions: vec![Vec::new(); KEYS],
     };
     let mut model = side(Arc::new(Memory::new(Arc::clone(&clock))));
-    let mut tested = side(schemes::connect(&bench.place.store_url, &clock).unwrap());
+    let mut tested = side(schemes::connect(&patient(&bench.place.store_url), &clock).unwrap());
     // Which version of the one is which of the other; and the greatest fence of each key.
     let mut same: HashMap<Version, Version> = HashMap::new();
     let mut fences = [0; KEYS];

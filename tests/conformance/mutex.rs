@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::Answer;
-use memlock_tests::doors::{For, Held, Language, No};
+use memlock_tests::doors::{For, Held, No};
 use memlock_tests::stopwatch::Stopwatch;
 
 use crate::bench::{Bench, LEASE, LONG, WOKEN, answer, lock};
@@ -121,9 +121,10 @@ fn a_lock_ends_with_its_lease(bench: &Bench) {
     assert_eq!(answer(held.extend(LEASE)), Answer::Lost);
     let no = held.release().unwrap_err();
     assert_eq!(no.answer, Answer::Lost);
-    let said = match bench.language {
-        Language::Python => [": lost, because the lease expired", " meanwhile."],
-        _ => ["was lost: its lease of ", " ago."],
+    let said = if bench.language.is_python() {
+        [": lost, because the lease expired", " meanwhile."]
+    } else {
+        ["was lost: its lease of ", " ago."]
     };
     let as_said = no.sentence.contains(said[0]) && no.sentence.ends_with(said[1]);
     assert!(as_said, "{}", no.sentence);

@@ -166,7 +166,7 @@ void a_thread_does_not_wait_for_itself() {
 
 void a_lease_that_ran_out_can_be_locked_anew() {
     const auto client = here();
-    memlock::mutex mutex{client, "anew", 1s};
+    memlock::mutex mutex{client, "anew", 2s};
     mutex.lock();
     const auto before = mutex.fence();
     while (mutex.remaining() > 0ms) check_pause_ms(10);
@@ -178,11 +178,11 @@ void a_lease_that_ran_out_can_be_locked_anew() {
 
 void a_lock_tells_its_time_and_its_fence() {
     const auto client = here();
-    memlock::mutex mutex{client, "tells", 2s};
+    memlock::mutex mutex{client, "tells", 10s};
     std::uint64_t fence = 0;
     for (int i = 0; i < 10; i++) {
         std::scoped_lock guard{mutex};
-        CHECK(mutex.remaining() > 1s && mutex.remaining() <= 2s);
+        CHECK(mutex.remaining() > 8s && mutex.remaining() <= 10s);
         CHECK(mutex.fence() > fence);
         fence = mutex.fence();
         mutex.extend(1h);
@@ -193,7 +193,7 @@ void a_lock_tells_its_time_and_its_fence() {
     THROWS(errc::invalid, mutex.extend(999ms));
     THROWS(errc::invalid, mutex.extend(-1s));
     THROWS(errc::invalid, mutex.extend(367 * 24h));
-    CHECK(mutex.remaining() > 1s);
+    CHECK(mutex.remaining() > 5s);
     plain_flush();
     THROWS(errc::lost, mutex.extend(30s));
     CHECK(mutex.remaining() == 0ms);

@@ -6,6 +6,7 @@ import os
 import queue
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -56,8 +57,8 @@ def refusal(wait: str) -> int:
 
 
 class ClientObject:
-    def __init__(self, url: str) -> None:
-        self.client = memlock.connect(from_hex(url).decode())
+    def __init__(self, client: memlock.Client) -> None:
+        self.client = client
 
     def lock(self, new: str, name: str, lease: str, wait: str) -> None:
         mutex = self.client.mutex(from_hex(name), seconds(lease))
@@ -260,6 +261,21 @@ class ListObject:
         expect(self.list.tear_down(), NOT_FOUND)
 
 
+class Calls:
+    """How calls are made: by the blocking API, on the thread that was asked for."""
+
+    def connect(self, url: str) -> Any:
+        return memlock.connect(url)
+
+    def begin(self, number: str) -> None:
+        """Say where a call sleeps if it waits."""
+        say(number, "at", str(threading.get_native_id()))
+
+    def drop(self, target: str) -> None:
+        # There may be none, since what was to be acquired was not.
+        objects.pop(target, None)
+
+
 objects: dict[str, Any] = {}
 threads: dict[str, queue.SimpleQueue[Callable[[], None] | None]] = {}
 saying = threading.Lock()
@@ -270,15 +286,15 @@ def say(*words: str) -> None:
         os.write(1, (" ".join(words) + "\n").encode())
 
 
-def call(number: str, target: str, verb: str, arguments: Words) -> None:
-    say(number, "at", str(threading.get_native_id()))
+def call(calls: Calls, number: str, target: str, verb: str, arguments: Words) -> None:
+    calls.begin(number)
     try:
         if verb == "open":
-            objects[arguments[0]] = ClientObject(arguments[1])
+            client = calls.connect(from_hex(arguments[1]).decode())
+            objects[arguments[0]] = ClientObject(client)
             values = None
         elif verb == "drop":
-            # There may be none, since what was to be acquired was not.
-            objects.pop(target, None)
+            calls.drop(target)
             values = None
         else:
             values = getattr(objects[target], verb)(*arguments)
@@ -286,6 +302,10 @@ def call(number: str, target: str, verb: str, arguments: Words) -> None:
         say(number, "no", str(no.code), "-")
     except memlock.Error as error:
         say(number, "no", str(error.code), to_hex(str(error)))
+    except Exception:
+        # No answer would come any more.
+        traceback.print_exc()
+        os._exit(1)
     else:
         say(number, "ok", *(values or []))
 
@@ -295,13 +315,13 @@ def work(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         next_call()
 
 
-def main() -> None:
+def main(calls: Calls) -> None:
     say("ready")
     for line in sys.stdin:
         number, thread, target, verb, *arguments = line.split()
 
         def run(made: tuple[str, str, str, Words] = (number, target, verb, arguments)) -> None:
-            call(*made)
+            call(calls, *made)
 
         if thread == "0":
             threading.Thread(target=run, daemon=True).start()
@@ -317,4 +337,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(Calls())

@@ -1,12 +1,12 @@
 //! A driver: a process that makes calls in its language when it is asked to.
 //!
 //! A request is a line `CALL THREAD OBJECT VERB ARGUMENT…`, and its replies are `CALL at TID`, the
-//! kernel's id of the thread that the call runs on, and then `CALL ok VALUE…` or
-//! `CALL no ANSWER SENTENCE`, without a sentence where the language gives a plain value. The
-//! numbers of calls, threads and objects are chosen here. Calls on one thread run in their order,
-//! since a lock may belong to a thread; 0 is a thread for this call alone. So a call that waits
-//! holds up no other. Bytes are `x` and hexadecimal digits, durations are milliseconds, a wait of
-//! -1 is without a limit, and `-` is no value.
+//! kernel's id of the thread that the call runs on, or 0 for the threads of its client, and then
+//! `CALL ok VALUE…` or `CALL no ANSWER SENTENCE`, without a sentence where the language gives a
+//! plain value. The numbers of calls, threads and objects are chosen here. Calls on one thread run
+//! in their order, since a lock may belong to a thread; 0 is a thread for this call alone. So a
+//! call that waits holds up no other. Bytes are `x` and hexadecimal digits, durations are
+//! milliseconds, a wait of -1 is without a limit, and `-` is no value.
 //!
 //! When the driver's input ends, so does the driver, and releases nothing.
 

@@ -2,8 +2,9 @@
 //! language.
 //!
 //! Rust and C are called in this process. For C++ and Python there is a small program, `driver.cpp`
-//! and `driver.py`, which is spoken to over a pipe: see [`Driver`]. Answers are
-//! the numbers of the answer table, so that all languages must say the same.
+//! and `driver.py`, which is spoken to over a pipe: see [`Driver`]. `coroutines.py` is the latter
+//! with the coroutines of `memlock.aio`. Answers are the numbers of the answer table, so that all
+//! languages must say the same.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,6 +12,7 @@ use std::time::Duration;
 use memlock_core::{Answer, Loss, Notice, Report};
 
 mod asleep;
+mod awaited;
 mod c;
 mod cpp;
 mod driver;
@@ -28,12 +30,18 @@ pub use rust::Rust;
 pub enum Language {
     /// In this process.
     Rust,
+    /// In this process, by its futures.
+    RustAwaited,
     /// In this process.
     C,
+    /// In this process, by calls that are started and collected from an event loop.
+    CPending,
     /// In a driver.
     Cpp,
     /// In a driver.
     Python,
+    /// In a driver, by its coroutines.
+    PythonAwaited,
 }
 
 impl Language {
@@ -42,8 +50,11 @@ impl Language {
     pub fn driver(self) -> Arc<Driver> {
         Arc::new(match self {
             Language::Cpp => cpp::start(),
-            Language::Python => python::start(),
-            Language::Rust | Language::C => panic!("{self:?} is called in this process"),
+            Language::Python => python::start("driver.py"),
+            Language::PythonAwaited => python::start("coroutines.py"),
+            Language::Rust | Language::RustAwaited | Language::C | Language::CPending => {
+                panic!("{self:?} is called in this process")
+            }
         })
     }
 
@@ -56,8 +67,18 @@ impl Language {
         match self {
             Language::Rust => Some(Box::new(Rust::open(url).expect("the URL is good"))),
             Language::C => Some(Box::new(c::C::open(url).expect("the URL is good"))),
-            Language::Cpp | Language::Python => None,
+            Language::CPending => Some(Box::new(c::C::open_pending(url).expect("the URL is good"))),
+            Language::RustAwaited => {
+                Some(Box::new(awaited::Awaited::open(url).expect("the URL is good")))
+            }
+            Language::Cpp | Language::Python | Language::PythonAwaited => None,
         }
+    }
+
+    /// Whether it is Python, in whichever way.
+    #[must_use]
+    pub fn is_python(self) -> bool {
+        matches!(self, Language::Python | Language::PythonAwaited)
     }
 }
 

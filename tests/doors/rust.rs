@@ -18,6 +18,10 @@ use super::{
 pub struct Rust(Client);
 
 impl Rust {
+    pub(super) fn of(client: Client) -> Rust {
+        Rust(client)
+    }
+
     /// Opens it.
     ///
     /// # Errors
@@ -27,11 +31,11 @@ impl Rust {
     }
 }
 
-fn no(error: Error) -> No {
+pub(super) fn no(error: Error) -> No {
     Report::from(error).into()
 }
 
-fn done(report: Report) -> Outcome<()> {
+pub(super) fn done(report: Report) -> Outcome<()> {
     if report == Answer::Ok { Ok(()) } else { Err(report.into()) }
 }
 

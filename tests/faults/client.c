@@ -1,82 +1,15 @@
 /* One of the processes of `make faults`, in C: client URL HISTORY SEED. It does what client.rs does, and writes a
  * history of the same format (tests/support/history.rs), until its standard input ends. */
 
-#include <fcntl.h>
-#include <inttypes.h>
-#include <memlock.h>
-#include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-#include <unistd.h>
+#include "history_client.h"
 
-enum { NAMES = 3, SESSION_MS = 2000, KEY_MS = 4, SESSION_LIFE_MS = 60000, AFTER_FAILURE_MS = 10, SHORTLY_MS = 30 };
+enum { NAMES = 3, SESSION_MS = 2000, KEY_MS = 4, SESSION_LIFE_MS = 60000, IDLE_MS = 3 };
 
 /* As in client.rs. */
 static const struct {
     const char *name;
     uint32_t permits, most;
 } semaphores[] = {{"p0", 2, 1}, {"p1", 4, 3}};
-
-static int history;
-static uint64_t seed;
-
-static uint64_t below(uint64_t end) {
-    seed += 0x9e3779b97f4a7c15;
-    uint64_t mixed = seed;
-    mixed = (mixed ^ (mixed >> 30)) * 0xbf58476d1ce4e5b9;
-    mixed = (mixed ^ (mixed >> 27)) * 0x94d049bb133111eb;
-    return (mixed ^ (mixed >> 31)) % end;
-}
-
-static int64_t now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_BOOTTIME, &time);
-    return (int64_t)time.tv_sec * 1000000000 + time.tv_nsec;
-}
-
-static void pause_ms(int64_t ms) {
-    struct timespec left = {ms / 1000, ms % 1000 * 1000000};
-    while (nanosleep(&left, &left) != 0) continue;
-}
-
-/* One write, so that a kill costs no more than the end of a line. */
-static void say(const char *text) {
-    char line[1024];
-    const int length = snprintf(line, sizeof line, "%" PRId64 " 0 %s\n", now(), text);
-    if (write(history, line, (size_t)length) != length) _exit(3);
-}
-
-static void call(const char *op, const char *name, int64_t first, int64_t second) {
-    char text[256];
-    snprintf(text, sizeof text, "call %s %s %" PRId64 " %" PRId64, op, name, first, second);
-    say(text);
-}
-
-static void done(int answer, uint64_t first, uint64_t second) {
-    char text[768];
-    char said[512] = "";
-    if (answer < 0) snprintf(said, sizeof said, "%s", memlock_last_error());
-    for (char *at = said; *at != '\0'; at++) {
-        if (*at == '\n') *at = ' ';
-    }
-    snprintf(text, sizeof text, "done %d %" PRIu64 " %" PRIu64 " %s", answer, first, second, said);
-    say(text);
-    if (answer < 0) pause_ms(AFTER_FAILURE_MS);
-}
-
-/* Until when it is certainly ours if so much was left after this moment: rather too early than too late. */
-static uint64_t deadline_of(int64_t before, int64_t left_ms) {
-    return left_ms > 0 ? (uint64_t)(before + left_ms * 1000000) : 0;
-}
-
-static uint64_t deadline(const memlock_lock *lock) {
-    const int64_t before = now();
-    int64_t left = 0;
-    memlock_lock_remaining_ms(lock, &left);
-    return deadline_of(before, left);
-}
 
 static uint64_t permit_deadline(const memlock_permit *permit) {
     const int64_t before = now();
@@ -88,25 +21,19 @@ static uint64_t permit_deadline(const memlock_permit *permit) {
 static void hold(const char *name, memlock_lock *lock, int64_t lease_ms) {
     int64_t left = 0;
     memlock_lock_remaining_ms(lock, &left);
-    if (left > 0) {
-        say("enter");
-        const uint64_t what = below(1000);
-        if (what == 0) {
-            pause_ms(lease_ms + (int64_t)below(2500));
-        } else if (what < 5) {
-            if (left > SHORTLY_MS) pause_ms(left - SHORTLY_MS);
-        } else if (what < 12) {
-            call("extend", name, lease_ms, 0);
-            const int answer = memlock_lock_extend(lock, lease_ms);
-            done(answer, 0, deadline(lock));
-            if (answer == MEMLOCK_OK) pause_ms((int64_t)below(200));
-        } else {
-            pause_ms((int64_t)(what < 28 ? 20 + below(100) : below(3)));
-        }
-        say("leave");
+    if (left == 0) return;
+    say("enter");
+    const uint64_t what = below(1000);
+    if (what == 0) {
+        pause_ms(lease_ms + (int64_t)below(2500));
+    } else if (what < 5) {
+        if (left > SHORTLY_MS) pause_ms(left - SHORTLY_MS);
+    } else if (what < 12) {
+        if (extend(name, lock, lease_ms) == MEMLOCK_OK) pause_ms((int64_t)below(200));
+    } else {
+        pause_ms((int64_t)(what < 28 ? 20 + below(100) : below(3)));
     }
-    call("unlock", name, 0, 0);
-    done(memlock_unlock(lock), 0, 0);
+    say("leave");
 }
 
 static int64_t some_lease_ms(void) { return 1000 + (int64_t)below(1000); }
@@ -117,17 +44,10 @@ static void contend(const memlock_client *client) {
     char name[16];
     snprintf(name, sizeof name, "m%d", (int)below(NAMES));
     const int64_t lease_ms = some_lease_ms(), wait_ms = some_wait_ms();
-    memlock_lock *lock;
-    call("lock", name, lease_ms, wait_ms);
-    const int answer = memlock_mutex_lock(client, name, lease_ms, wait_ms, &lock);
-    if (answer != MEMLOCK_OK) {
-        done(answer, 0, 0);
-        return;
-    }
-    uint64_t fence = 0;
-    memlock_lock_fence(lock, &fence);
-    done(answer, fence, deadline(lock));
-    hold(name, lock, lease_ms);
+    memlock_lock *got = lock(client, name, lease_ms, wait_ms);
+    if (got == NULL) return;
+    hold(name, got, lease_ms);
+    unlock(name, got);
 }
 
 static void use_permits(const char *name, memlock_permit *permit, int64_t lease_ms) {
@@ -211,23 +131,15 @@ static void insert(const memlock_client *client) {
     }
 }
 
-int main(int count, char **words) {
-    if (count != 4) return 2;
-    history = open(words[2], O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    seed = strtoull(words[3], NULL, 10);
-    memlock_client *client;
-    if (history < 0 || memlock_client_open(words[1], &client) != MEMLOCK_OK) return 2;
-    struct pollfd end = {STDIN_FILENO, POLLIN, 0};
-    while (poll(&end, 1, (int)below(3)) == 0) {
-        const uint64_t what = below(6);
-        if (what == 0) {
-            insert(client);
-        } else if (what < 3) {
-            contend_for_permits(client);
-        } else {
-            contend(client);
-        }
+static void live(const memlock_client *client) {
+    const uint64_t what = below(6);
+    if (what == 0) {
+        insert(client);
+    } else if (what < 3) {
+        contend_for_permits(client);
+    } else {
+        contend(client);
     }
-    memlock_client_close(client);
-    return 0;
 }
+
+int main(int count, char **words) { return run(count, words, IDLE_MS, live); }

@@ -104,4 +104,4 @@ pub(crate) fn findings(all: &[String]) -> String {
 pub(crate) const LEGEND: &str = "\
 granted: locks; permits: how often some were. lost: answers LOST, mostly of clients that overslept their lease on purpose. losses: locks and permits that went with the memory of a
 server that was flushed, restarted, full or stopped, as is documented. unreach, unknown, protocol: failures by their kind.
-hung: calls that took 4 s more than their limit. latest: by how much a call exceeded its limit at most.";
+hung: calls that took 8 s more than their limit. latest: by how much a call exceeded its limit at most.";

@@ -21,7 +21,7 @@ const STEP: Duration = Duration::from_millis(10);
 const CHECK: Duration = Duration::from_secs(15);
 /// For how long what was read is kept, to be checked with what comes after it: longer than any hold
 /// and any stop.
-const KEPT: Duration = Duration::from_secs(30);
+const KEPT: Duration = Duration::from_secs(35);
 /// Within that time all clients have met what one of them set up or inserted.
 const SETTLED: Duration = Duration::from_secs(15);
 /// Without faults: at the beginning, so that a server is older than the next one; and at the end,

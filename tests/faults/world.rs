@@ -24,8 +24,9 @@ pub(crate) const NAMES: [&str; 3] = ["m0", "m1", "m2"];
 pub(crate) const SEMAPHORES: [Semaphore; 2] =
     [Semaphore { name: "p0", permits: 2, most: 1 }, Semaphore { name: "p1", permits: 4, most: 3 }];
 /// How much longer than its limit a call may take: three attempts that each wait for a connection,
-/// its introduction and an answer, for as long as [`SHORT`] allows, and a queue that is left.
-pub(crate) const BOUND: Duration = Duration::from_secs(4);
+/// its introduction and an answer, for as long as [`SHORT`] allows, and a queue that is left; and
+/// the same time once more, for which the machine is busy.
+pub(crate) const BOUND: Duration = Duration::from_secs(8);
 /// What the clients ask for in their URL.
 pub(crate) const SHORT: Timeouts =
     Timeouts { any: "io_timeout=300ms&outage=1s", server: "&connect_timeout=300ms" };

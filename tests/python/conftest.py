@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterator
 
@@ -9,6 +10,9 @@ import memlock
 import pytest
 from databases import MariaDb, Postgres
 from support import Memcached, MemcachedText
+
+# FastAPI runs on newer Pythons only.
+collect_ignore = ["test_fastapi.py"] if sys.version_info < (3, 11) else []
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +66,20 @@ def postgres() -> Iterator[Postgres]:
     server = Postgres()
     yield server
     server.close()
+
+
+@pytest.fixture(scope="session")
+def django_databases(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Django with the databases "sqlite" and "postgres". A process can be configured only once."""
+    import django  # noqa: PLC0415 -- only for its tests
+    import django.conf  # noqa: PLC0415
+
+    path = tmp_path_factory.mktemp("django") / "work.db"
+    sqlite = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}
+    databases = {"default": sqlite, "sqlite": sqlite, "postgres": postgres.for_django}
+    options = {"USE_TZ": True, "ALLOWED_HOSTS": ["testserver"], "SECRET_KEY": "test"}
+    django.conf.settings.configure(DATABASES=databases, **options)
+    django.setup()
 
 
 @pytest.fixture(scope="session")

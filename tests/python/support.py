@@ -12,17 +12,36 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
+
+import memlock
 
 PATIENCE = 20.0
 PR_SET_PDEATHSIG = 1
 
 
 def eventually(true: Callable[[], object], limit: float = PATIENCE) -> None:
-    """Looks every few milliseconds until it is true."""
-    end = time.monotonic() + limit
+    """Looks until it is true: every few milliseconds at first, later less often."""
+    began = time.monotonic()
     while not true():
-        assert time.monotonic() < end, f"it did not become true within {limit} s"
-        time.sleep(0.002)
+        waited = time.monotonic() - began
+        assert waited < limit, f"it did not become true within {limit} s"
+        time.sleep(min(max(waited / 50, 0.002), 0.04))
+
+
+T = TypeVar("T")
+
+
+def answered(call: Callable[[], T]) -> T:
+    """What the call gives once a busy server answers within a timeout or a lease that are short."""
+    began = time.monotonic()
+    while True:
+        try:
+            return call()
+        except (memlock.OutcomeUnknown, memlock.Unreachable):
+            if time.monotonic() - began > PATIENCE:
+                raise
+            time.sleep(0.01)
 
 
 class MemcachedText:
@@ -98,8 +117,8 @@ class Memcached:
     def url(self) -> str:
         return f"memcached://127.0.0.1:{self.port}"
 
-    def start(self) -> None:
-        arguments = ["memcached", "-l", "127.0.0.1", "-p", str(self.port), "-U", "0"]
+    def start(self, *flags: str) -> None:
+        arguments = ["memcached", "-l", "127.0.0.1", "-p", str(self.port), "-U", "0", *flags]
         libc = ctypes.CDLL(None)
         self.process = subprocess.Popen(
             arguments,
@@ -125,9 +144,9 @@ class Memcached:
             self.process.wait()
             self.process = None
 
-    def restart(self) -> None:
+    def restart(self, *flags: str) -> None:
         self.kill()
-        self.start()
+        self.start(*flags)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

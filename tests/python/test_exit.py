@@ -155,7 +155,7 @@ def lost(reason):
         print("interrupted")
 held = client.mutex(name)
 held.acquire()
-renewed = client.mutex(name + "-renewed", 1, renew=True, max_hold=0.01, on_lost=lost)
+renewed = client.mutex(name + "-renewed", 1.5, renew=True, max_hold=0.01, on_lost=lost)
 renewed.acquire()
 inside.wait()
 atexit.register(go_on.set)
@@ -180,7 +180,7 @@ def test_ending_the_waits_takes_no_noticeable_time(
             child.says("end")
             took.append(float(child.reads()))
             assert child.ends() == 0
-    assert min(took) < 0.03, took
+    assert min(took) < 0.1, took
 
 
 def test_a_silent_server_delays_the_end_of_the_waits_by_a_tenth_of_a_second_at_most(

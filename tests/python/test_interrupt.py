@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from statistics import median
 
 import memlock
 import pytest
 from support import Child, Memcached, MemcachedText, eventually
+
+# A busy machine may spoil some measurements, but not all.
+TRIES = 4
 
 # How the child blocks in each way that there is.
 WAYS = {
@@ -33,29 +38,38 @@ for _ in sys.stdin:
 """
 
 
+def most_are_ended_in_time(takes: Callable[[float], float]) -> None:
+    """Interrupts waits after pauses, and looks how long it takes until they are ended."""
+    for _ in range(TRIES):
+        # The longer it has waited, the longer are its pauses: that is the subject.
+        took = [takes(pause) for pause in [0.05, 0.1, 0.2, 0.4, 0.6]]
+        if median(took) < 0.1:
+            return
+    raise AssertionError(took)
+
+
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
 def test_ctrl_c_ends_a_wait_within_a_tenth_of_a_second(
     server: Memcached, plain: MemcachedText, name: str, way: str
 ) -> None:
     key = f"lock:{name}"
-    took = []
     with Child(CHILD, server.url, name, way) as child:
-        for pause in [0.05, 0.1, 0.2, 0.4, 0.6]:
+
+        def takes(pause: float) -> float:
             assert plain.add(key, b"another's")
             child.says("block")
             assert child.reads() == "blocking"
-            # The longer it has waited, the longer are its pauses: that is the subject.
             time.sleep(pause)
             sent = time.monotonic()
             child.signal(signal.SIGINT)
-            took.append(float(child.reads()) - sent)
+            took = float(child.reads()) - sent
             assert plain.get(key) == b"another's"
             assert plain.delete(key)
             time.sleep(0.02)
             assert plain.get(key) is None, "the interrupted wait took the lock after all"
-    assert min(took) < 0.1, took
-    # A busy machine may spoil some of them, but not most.
-    assert sorted(took)[len(took) // 2] < 0.1, took
+            return took
+
+        most_are_ended_in_time(takes)
 
 
 @pytest.mark.parametrize("way", WAYS.values(), ids=WAYS.keys())
@@ -63,22 +77,27 @@ def test_an_interrupted_wait_leaves_the_queue_and_the_next_one_gets_the_lock(
     server: Memcached, client: memlock.Client, plain: MemcachedText, name: str, way: str
 ) -> None:
     holder, waiter = memlock.connect(server.url).mutex(name), client.mutex(name)
-    holder.acquire()
     with Child(CHILD, server.url, name, way) as child, ThreadPoolExecutor(1) as pool:
-        child.says("block")
-        assert child.reads() == "blocking"
-        eventually(lambda: len(plain.queue(name)) == 1)
-        waiting = pool.submit(waiter.acquire)
-        eventually(lambda: len(plain.queue(name)) == 2)
-        _, ours = plain.queue(name)
-        child.signal(signal.SIGINT)
-        assert float(child.reads()) > 0
-        assert plain.queue(name) == [ours]
-        began = time.monotonic()
-        holder.release()
-        assert waiting.result(20) is True
-        assert time.monotonic() - began < 0.6, "it was not told, but found out for itself"
-    waiter.release()
+
+        def is_told() -> bool:
+            holder.acquire()
+            child.says("block")
+            assert child.reads() == "blocking"
+            eventually(lambda: len(plain.queue(name)) == 1)
+            waiting = pool.submit(waiter.acquire)
+            eventually(lambda: len(plain.queue(name)) == 2)
+            _, ours = plain.queue(name)
+            child.signal(signal.SIGINT)
+            assert float(child.reads()) > 0
+            assert plain.queue(name) == [ours]
+            began = time.monotonic()
+            holder.release()
+            assert waiting.result(20) is True
+            took = time.monotonic() - began
+            waiter.release()
+            return took < 0.6
+
+        assert any(is_told() for _ in range(TRIES)), "it was not told, but found out for itself"
     assert plain.queue(name) == []
     assert plain.get(f"lock:{name}") is None
 
@@ -116,26 +135,25 @@ def test_ctrl_c_ends_a_wait_for_a_permit_with_nothing_held_and_nothing_left(
 ) -> None:
     semaphore, counter = client.semaphore(name, 2), client.counter(name)
     counter.set_up(0)
-    took = []
     with Child(PERMIT_CHILD, server.url, name, way) as child:
-        for pause in [0.05, 0.1, 0.2, 0.4, 0.6]:
+
+        def takes(pause: float) -> float:
             semaphore.acquire(permits=2)
             child.says("block")
             assert child.reads() == "blocking"
-            # The longer it has waited, the longer are its pauses: that is the subject.
             time.sleep(pause)
             sent = time.monotonic()
             child.signal(signal.SIGINT)
-            took.append(float(child.reads()) - sent)
+            took = float(child.reads()) - sent
             assert plain.permit_queue(name) == plain.queue(name, "") == []
             semaphore.release()
             assert counter.release() == 1
             time.sleep(0.02)
             assert semaphore.available == 2, "the interrupted wait took a permit after all"
             assert counter.try_acquire(), "the interrupted wait took the counter's after all"
-    assert min(took) < 0.1, took
-    # A busy machine may spoil some of them, but not most.
-    assert sorted(took)[len(took) // 2] < 0.1, took
+            return took
+
+        most_are_ended_in_time(takes)
 
 
 SECOND_THREAD = """

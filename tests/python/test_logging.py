@@ -114,7 +114,7 @@ def test_a_message_is_no_template(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_kept_lock_that_is_lost_is_a_warning_with_its_name(
     client: memlock.Client, plain: MemcachedText, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    mutex = client.mutex(name, lease=1, renew=True)
+    mutex = client.mutex(name, lease=3, renew=True)
     mutex.acquire()
     plain.delete(f"lock:{name}")
     assert mutex.wait_lost(20) == "gone"
@@ -149,7 +149,7 @@ def test_a_server_that_comes_back_and_has_lost_everything_is_told(
 def test_waiting_through_an_outage_is_told(
     mortal_server: Memcached, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    client = memlock.connect(f"{mortal_server.url}?io_timeout=100ms")
+    client = memlock.connect(mortal_server.url)
     held = client.mutex(name)
     held.acquire()
     waiting = threading.Thread(target=client.mutex(name).acquire, kwargs={"timeout": 10})
@@ -184,7 +184,7 @@ def test_a_handler_may_use_memlock_and_that_is_not_logged(
 def test_a_handler_may_use_what_it_is_told_of(
     mortal_server: Memcached, name: str, listen: Listen, call: str
 ) -> None:
-    mutex = memlock.connect(f"{mortal_server.url}?io_timeout=100ms").mutex(name)
+    mutex = memlock.connect(mortal_server.url).mutex(name)
     mutex.acquire()
 
     def use(_: logging.LogRecord) -> None:
@@ -228,7 +228,7 @@ def test_what_a_handler_raises_comes_after_the_call_that_logged(
 def test_what_a_handler_raises_ends_a_wait_of_the_main_thread(
     mortal_server: Memcached, name: str, listen: Listen
 ) -> None:
-    url = f"{mortal_server.url}?io_timeout=100ms&outage=60s"
+    url = f"{mortal_server.url}?outage=60s"
     holder, client = memlock.connect(url), memlock.connect(url)
     with holder.mutex(name), mortal_server.plain() as plain:
 
@@ -392,7 +392,7 @@ def go_on():
 for _ in range(4):
     threading.Thread(target=go_on, daemon=True).start()
 client = memlock.connect(url)
-sys.kept = [client.mutex(f"{name}-{n}", lease=1, renew=True, max_hold=0.01) for n in range(50)]
+sys.kept = [client.mutex(f"{name}-{n}", lease=3, renew=True, max_hold=0.01) for n in range(50)]
 for kept in sys.kept:
     kept.acquire()
 time.sleep(0.3)
@@ -405,7 +405,7 @@ def test_a_lock_is_kept_while_its_keeper_waits_for_a_busy_interpreter(
     mortal_server: Memcached, name: str
 ) -> None:
     program = """
-mutex = memlock.connect(url + "?io_timeout=100ms").mutex(name, lease=4, renew=True)
+mutex = memlock.connect(url + "?io_timeout=500ms").mutex(name, lease=4, renew=True)
 with mutex:
     listen()
     print("held", flush=True)

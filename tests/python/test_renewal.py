@@ -16,13 +16,20 @@ import memlock
 import pytest
 from support import Child, Memcached, MemcachedText, eventually, run
 
-LEASE = 1
+# On a busy machine, a thread may have to wait for more than a second.
+LEASE = 3
+
+
+def is_renewer(task: Path) -> bool:
+    try:
+        return (task / "comm").read_text().startswith("memlock-renewer")
+    except OSError:  # It has ended.
+        return False
 
 
 def renewers() -> int:
     """How many threads of this process renew leases."""
-    names = [task / "comm" for task in Path("/proc/self/task").iterdir()]
-    return sum(name.exists() and name.read_text().startswith("memlock-renewer") for name in names)
+    return sum(is_renewer(task) for task in Path("/proc/self/task").iterdir())
 
 
 class Told:
@@ -50,7 +57,8 @@ def test_a_lock_is_kept_beyond_its_lease(any_client: memlock.Client, name: str) 
         name, lease=LEASE, renew=True, on_lease_at_risk=told.at_risk, on_lost=told.lost
     )
     with mutex:
-        assert not any_client.mutex(name).acquire(timeout=4 * LEASE)
+        # For longer than the server keeps a lock that is not renewed.
+        assert not any_client.mutex(name).acquire(timeout=LEASE + 3)
         assert mutex.is_held
         assert mutex.check()
         assert mutex.lost is None
@@ -60,14 +68,14 @@ def test_a_lock_is_kept_beyond_its_lease(any_client: memlock.Client, name: str) 
             mutex.extend()
     assert not mutex.is_held
     assert mutex.lost is None
-    assert not told.notices
+    assert set(told.names()) <= {"at risk"}
     assert any_client.mutex(name).acquire(blocking=False)
 
 
 def test_permits_are_kept_beyond_their_lease(any_client: memlock.Client, name: str) -> None:
     semaphore = any_client.semaphore(name, 3, lease=LEASE, renew=True)
     with semaphore, semaphore.permit(permits=2) as permit:
-        assert not any_client.semaphore(name, 3).acquire(timeout=4 * LEASE)
+        assert not any_client.semaphore(name, 3).acquire(timeout=LEASE + 1)
         for held in (semaphore, permit):
             assert held.is_held
             assert held.check()
@@ -85,8 +93,8 @@ def test_permits_are_kept_beyond_their_lease(any_client: memlock.Client, name: s
 def test_what_is_not_renewed_answers_the_same_questions(
     any_client: memlock.Client, name: str
 ) -> None:
-    semaphore = any_client.semaphore(name, 3, lease=LEASE)
-    mutex = any_client.mutex(name, lease=LEASE)
+    semaphore = any_client.semaphore(name, 3, lease=2)
+    mutex = any_client.mutex(name, lease=2)
     mutex.acquire()
     semaphore.acquire()
     permit = semaphore.permit()
@@ -145,19 +153,19 @@ def test_a_wait_for_the_loss_ends_with_the_release(client: memlock.Client, name:
 def test_a_program_that_hangs_does_not_hold_it_for_ever(client: memlock.Client, name: str) -> None:
     told = Told()
     mutex = client.mutex(
-        name, lease=LEASE, renew=True, max_hold=2, on_lease_at_risk=told.at_risk, on_lost=told.lost
+        name, lease=2, renew=True, max_hold=2, on_lease_at_risk=told.at_risk, on_lost=told.lost
     )
     began = time.monotonic()
     with pytest.raises(memlock.LockLost), mutex:
         eventually(lambda: len(told.notices) == 2)
         assert mutex.lost == "max_hold"
-        assert 1.9 < time.monotonic() - began < 5
+        assert 1.9 < time.monotonic() - began < 8
     assert told.names() == ["at risk", "max_hold"]
 
 
 def test_danger_comes_before_the_loss(mortal_server: Memcached, name: str) -> None:
     told = Told()
-    client = memlock.connect(f"{mortal_server.url}?io_timeout=200ms")
+    client = memlock.connect(mortal_server.url)
     mutex = client.mutex(
         name, lease=3, renew=True, on_lease_at_risk=told.at_risk, on_lost=told.lost
     )
@@ -195,7 +203,7 @@ def test_what_a_callback_raises_goes_to_the_unraisablehook(
     assert not mutex.check()
     eventually(lambda: caught)
     assert caught == ["oh no: gone"]
-    assert other.wait_lost(2 * LEASE) is None, "the others are kept all the same"
+    assert other.wait_lost(LEASE + 0.5) is None, "the others are kept all the same"
     other.release()
 
 
@@ -381,7 +389,8 @@ def test_what_is_held_can_be_looked_for_by_weak_references(
 def test_releasing_while_a_renewal_is_under_way_releases(
     mortal_server: Memcached, name: str
 ) -> None:
-    mutex = memlock.connect(mortal_server.url).mutex(name, lease=3, renew=True)
+    client = memlock.connect(f"{mortal_server.url}?io_timeout=10s")
+    mutex = client.mutex(name, lease=3, renew=True)
     mutex.acquire()
     time.sleep(0.8)
     with mortal_server.paused():
@@ -402,7 +411,7 @@ logging.getLogger("memlock").setLevel(logging.CRITICAL)
 url, name = sys.argv[1:]
 client = memlock.connect(url)
 told = []
-mutex = client.mutex(name, lease=1, renew=True, on_lost=told.append)
+mutex = client.mutex(name, lease=3, renew=True, on_lost=told.append)
 """
 
 
@@ -431,13 +440,15 @@ except memlock.LockLost:
 def test_a_child_of_a_fork_holds_nothing_and_has_no_keeper(server: Memcached, name: str) -> None:
     program = """
 from pathlib import Path
+def is_renewer(task):
+    try:
+        return "memlock-renewer" in (task / "comm").read_text()
+    except OSError:
+        return False
 def renewers():
-    return sum(
-        "memlock-renewer" in (task / "comm").read_text()
-        for task in Path("/proc/self/task").iterdir()
-    )
+    return sum(is_renewer(task) for task in Path("/proc/self/task").iterdir())
 mutex.acquire()
-permit = client.semaphore(name, 1, lease=1, renew=True).permit()
+permit = client.semaphore(name, 1, lease=3, renew=True).permit()
 pid = os.fork()
 if pid == 0:
     said = [renewers(), mutex.is_held, mutex.lost, mutex.wait_lost(1), permit.is_held, permit.lost]
@@ -446,9 +457,9 @@ if pid == 0:
             call()
         except memlock.NotHeld:
             said.append("no")
-    own = client.mutex(name + "-child", lease=1, renew=True)
+    own = client.mutex(name + "-child", lease=3, renew=True)
     with own:
-        time.sleep(2)
+        time.sleep(3.5)
         said.append(own.check())
     print(said, told, flush=True)
     del mutex, permit
@@ -484,7 +495,7 @@ def test_a_program_ends_while_callbacks_are_called(server: Memcached, name: str)
     program = """
 kept = []
 for number in range(200):
-    one = client.mutex(f"{name}-{number}", lease=1, renew=True, max_hold=0.5,
+    one = client.mutex(f"{name}-{number}", lease=2, renew=True, max_hold=0.5,
                        on_lease_at_risk=lambda left: time.sleep(0.001), on_lost=told.append)
     one.acquire()
     kept.append(one)
@@ -504,7 +515,7 @@ def on_lease_at_risk(left):
     time.sleep(0.5)
     print("done", flush=True)
 options = {"renew": True, "max_hold": 0.001, "on_lease_at_risk": on_lease_at_risk}
-sys.mutex = client.mutex(name, lease=1, **options)
+sys.mutex = client.mutex(name, lease=3, **options)
 sys.mutex.acquire()
 begun.wait()
 """

@@ -39,7 +39,7 @@ handler = logging.Handler()
 handler.handle = lambda record: records.append(record.name)
 logging.getLogger("memlock").addHandler(handler)
 logging.getLogger("memlock").propagate = False
-mutex = client.mutex(name, 1, renew=True, max_hold=0.01, on_lost=lambda _: called.set())
+mutex = client.mutex(name, 1.5, renew=True, max_hold=0.01, on_lost=lambda _: called.set())
 mutex.acquire()
 print("callback", called.wait(20))
 print("logs", "memlock.renewal" in records)

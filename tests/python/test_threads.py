@@ -66,7 +66,7 @@ def test_other_threads_run_while_one_waits(any_client: memlock.Client, name: str
 def test_other_threads_run_while_one_waits_for_the_server(
     mortal_server: Memcached, name: str
 ) -> None:
-    mutex = memlock.connect(f"{mortal_server.url}?io_timeout=300ms&outage=100ms").mutex(name)
+    mutex = memlock.connect(f"{mortal_server.url}?outage=100ms").mutex(name)
     mutex.acquire()
     mutex.release()
     with mortal_server.paused(), ThreadPoolExecutor(1) as pool:
@@ -180,7 +180,8 @@ def test_during_an_extension_to_a_shorter_lease_nothing_is_counted_on_that_may_b
     mortal_server: Memcached, name: str
 ) -> None:
     """The server may have stood still since the lock was acquired."""
-    client = memlock.connect(f"{mortal_server.url}?io_timeout=300ms")
+    # The server's clock stands still, too: for so long that the shorter lease is not over after.
+    client = memlock.connect(f"{mortal_server.url}?io_timeout=500ms")
     mutex = client.mutex(name, lease=10)
     mutex.acquire()
     eventually(lambda: mutex.remaining < 8.5)

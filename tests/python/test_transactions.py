@@ -183,7 +183,7 @@ def test_a_loss_or_a_dead_server_does_not_look_like_a_failed_commit(
     mortal_server: Memcached, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     name = uuid.uuid4().hex
-    client = memlock.connect(mortal_server.url + "?io_timeout=200ms")
+    client = memlock.connect(mortal_server.url)
     connection = sqlite3.connect(tmp_path / "work.db")
     mutex = client.mutex(name)
     with memlock.transaction(mutex, connection):

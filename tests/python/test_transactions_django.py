@@ -8,8 +8,6 @@ import threading
 import unittest
 from collections.abc import Iterator
 
-import django
-import django.conf
 import django.test
 import memlock
 import psycopg
@@ -22,13 +20,7 @@ DATABASES = ["postgres", "sqlite"]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def settings(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    path = tmp_path_factory.mktemp("django") / "work.db"
-    sqlite = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}
-    databases = {"default": sqlite, "sqlite": sqlite, "postgres": postgres.for_django}
-    if not django.conf.settings.configured:
-        django.conf.settings.configure(DATABASES=databases, USE_TZ=True)
-        django.setup()
+def tables(django_databases: None) -> Iterator[None]:
     for alias in DATABASES:
         with connections[alias].cursor() as cursor:
             cursor.execute("DROP TABLE IF EXISTS work")

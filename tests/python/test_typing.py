@@ -15,9 +15,48 @@ import sqlite3
 
 import memlock
 import sqlalchemy.orm
+import memlock.aio
 from datetime import timedelta
-from memlock.django import release_on_commit
+from memlock.celery import lock_task
+from memlock.django import lock_command, lock_view, release_on_commit
+from memlock.fastapi import lock
+from memlock.flask import lock_view as lock_flask_view
 from memlock.sqlalchemy import release_on_commit as release_with_session
+
+client = memlock.connect()
+
+@client.mutex("report").guard
+def report(day: int, *, final: bool = False) -> str:
+    return str(day + memlock.current_mutex().fence)
+
+@client.mutex("cleanup").guard(skip_if_busy=True)
+def clean_up() -> int:
+    return 1
+
+class Account:
+    @memlock.aio.connect().mutex("account").guard
+    async def add(self, amount: int) -> int:
+        return amount
+
+    @memlock.aio.connect().mutex("account").guard(skip_if_busy=True)
+    async def subtract(self, amount: int) -> int:
+        return amount + memlock.aio.current_mutex().fence
+
+@lock_flask_view(client, "order:{order_id}")
+def pay(order_id: int) -> str:
+    return str(order_id)
+
+@lock_task(client, lambda key: f"import:{key}", busy="skip")
+def import_orders(key: int) -> int:
+    return key
+
+async def use_guards() -> tuple[str, int | None, int, int | None, str, int]:
+    account = Account()
+    lock(client, "order:{order_id}", order_id=int)
+    lock_view(memlock.aio.connect(), "order:{order_id}", lease=timedelta(seconds=30), status=409)
+    lock_command(client, "nightly", timeout=None, max_hold=3600)
+    added, subtracted = await account.add(1), await account.subtract(amount=2)
+    return report(1, final=True), clean_up(), added, subtracted, pay(7), import_orders(1)
 
 def use(url: str) -> int:
     client = memlock.connect(url)
@@ -98,7 +137,12 @@ def test_a_program_passes_mypy_strict(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "call",
-    ['mutex(5, lease="x")', 'semaphore("x", "3")', 'semaphore("x", 3).acquire(priority=1.5)'],
+    [
+        'mutex(5, lease="x")',
+        'mutex("x").guard(abs)("5")',
+        'semaphore("x", "3")',
+        'semaphore("x", 3).acquire(priority=1.5)',
+    ],
 )
 def test_a_wrong_program_does_not(tmp_path: Path, call: str) -> None:
     (tmp_path / "wrong.py").write_text(f"import memlock\nmemlock.connect().{call}\n")

@@ -4,7 +4,7 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Client, ErrorKind, Extension, Release};
+use memlock_core::{Client, Error, ErrorKind, Extension, Release};
 use memlock_tests::launch::poll_until;
 use memlock_tests::process::Server;
 
@@ -72,6 +72,13 @@ impl Drop for Script {
     }
 }
 
+/// What the server says against an attempt. The last request before it loads, or is busy, may get no
+/// answer in time.
+fn answered(client: &Client, name: &str) -> Option<Error> {
+    let refused = client.mutex(name, LEASE).unwrap().try_lock().err();
+    refused.filter(|error| error.kind() != ErrorKind::Unknown)
+}
+
 /// Loading takes this long, and a script of another client keeps the server busy.
 #[test]
 fn a_server_that_is_loading_or_busy_is_unreachable_until_it_is_not() {
@@ -87,7 +94,7 @@ fn a_server_that_is_loading_or_busy_is_unreachable_until_it_is_not() {
     thread::scope(|scope| {
         let reload =
             scope.spawn(|| reply::<()>(&mut server.connection(), &["DEBUG", "RELOAD", "NOSAVE"]));
-        let error = poll_until(PATIENCE, || client.mutex("n", LEASE).unwrap().try_lock().err());
+        let error = poll_until(PATIENCE, || answered(&client, "n"));
         let error = error.expect("it loads without a pause");
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
         assert!(error.to_string().contains("loading"), "{error}");
@@ -104,7 +111,7 @@ fn a_server_that_is_loading_or_busy_is_unreachable_until_it_is_not() {
                 redis::cmd("EVAL").arg("while true do end").arg(0).query(&mut busy);
         });
         let quick = Client::connect(&format!("{}?io_timeout=2s", server.url())).unwrap();
-        let error = poll_until(PATIENCE, || quick.mutex("o", LEASE).unwrap().try_lock().err());
+        let error = poll_until(PATIENCE, || answered(&quick, "o"));
         let error = error.expect("it is not busy");
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
         assert!(error.to_string().contains("busy"), "{error}");
@@ -185,6 +192,35 @@ fn a_server_that_may_evict_locks_is_refused_if_the_url_says_so() {
     }
     let server = Redis::start(&[&limit[..], &["noeviction"]].concat());
     works(&Client::connect(&format!("{}?evictions=refuse", server.url())).unwrap(), "m");
+}
+
+/// The policy of a running server can be changed, which connections do not notice.
+#[test]
+fn a_server_that_evicts_from_now_on_is_refused_at_the_next_connection() {
+    for start in [Redis::start, Redis::valkey] {
+        let server = start(&["--maxmemory-policy", "allkeys-lru"]);
+        let url = format!("{}?evictions=refuse", server.url());
+        let (one, two) = (Client::connect(&url).unwrap(), Client::connect(&url).unwrap());
+        let mut held = one.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| two.mutex("m", LEASE).unwrap().lock());
+            let mut admin = server.connection();
+            let queue = ["EXISTS", "{lock:m}%wait"];
+            let found =
+                poll_until(PATIENCE, || (reply::<usize>(&mut admin, &queue) > 0).then_some(()));
+            assert!(found.is_some(), "it waits");
+            let () = reply(&mut admin, &["CONFIG", "SET", "maxmemory", "100mb"]);
+            refused(&url, ErrorKind::Config, "--maxmemory-policy noeviction");
+            assert!(held.check().unwrap(), "it has its connection");
+            let () = reply(&mut admin, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+            let error = waiter.join().unwrap().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config, "the wait ends at once: {error}");
+        });
+        let error = held.unlock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        let () = server.reply(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+        assert_eq!(held.unlock().unwrap(), Release::Released);
+    }
 }
 
 #[test]

@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, Write};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{Client, ErrorKind, Release};
 use memlock_tests::process::Server;
+use memlock_tests::witness::Witness;
 
 use crate::PATIENCE;
 use crate::stores::redis::{Redis, reply};
@@ -36,16 +36,7 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// A file that the kernel locks for one process, and that has the greatest fence so far.
-fn witness(directory: &Path, name: &str) -> Option<File> {
-    let path = directory.join(name);
-    let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
-    let file = file.unwrap();
-    // SAFETY: the descriptor is open.
-    let taken = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-    (taken == 0).then_some(file)
-}
-
+/// A witness also has the greatest fence so far.
 fn rises(mut file: &File, fence: u64) {
     let mut text = String::new();
     file.read_to_string(&mut text).unwrap();
@@ -87,12 +78,19 @@ fn worker() {
             Ok(None) => {}
             Ok(Some(mut lock)) => {
                 if lock.remaining() > ENOUGH {
-                    match witness(&directory, &name) {
-                        Some(file) => {
-                            rises(&file, lock.fence());
+                    let path = directory.join(&name);
+                    match Witness::take(&path) {
+                        // Others may have held it by now.
+                        Some(_) if lock.remaining().is_zero() => {}
+                        Some(witness) => {
+                            Witness::note_end(&path, lock.deadline());
+                            rises(&witness.0, lock.fence());
                             work();
                         }
-                        None => assert!(lock.remaining().is_zero(), "{name} is held twice"),
+                        None => assert!(
+                            Witness::is_over(&path) || lock.remaining().is_zero(),
+                            "{name} is held twice"
+                        ),
                     }
                 }
                 let ends = lock.remaining();
@@ -110,12 +108,17 @@ fn worker() {
             Ok(None) => {}
             Ok(Some(mut permit)) => {
                 if permit.remaining() > ENOUGH {
-                    let taken =
-                        (0..PERMITS).find_map(|place| witness(&directory, &format!("s{place}")));
-                    assert!(
-                        taken.is_some() || permit.remaining().is_zero(),
-                        "more than {PERMITS} permits are held"
-                    );
+                    let places: Vec<PathBuf> =
+                        (0..PERMITS).map(|place| directory.join(format!("s{place}"))).collect();
+                    let taken = places.iter().find_map(|path| Some((path, Witness::take(path)?)));
+                    match &taken {
+                        Some((path, _)) => Witness::note_end(path, permit.deadline()),
+                        None => assert!(
+                            places.iter().any(|path| Witness::is_over(path))
+                                || permit.remaining().is_zero(),
+                            "more than {PERMITS} permits are held"
+                        ),
+                    }
                     work();
                 }
                 if let Err(error) = permit.release() {

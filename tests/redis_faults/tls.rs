@@ -20,7 +20,7 @@ use crate::{LEASE, PATIENCE, client, refusal, refused, works};
 
 /// A connection that was idle for so long is checked before it is used again.
 const UNCHECKED: Duration = Duration::from_millis(150);
-const QUICK: &str = "connect_timeout=500ms&io_timeout=500ms";
+const QUICK: &str = "connect_timeout=2s&io_timeout=2s";
 
 /// Certificate authorities and certificates, made by the command `openssl`.
 struct Certificates(PathBuf);

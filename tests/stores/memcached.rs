@@ -14,7 +14,8 @@ pub(crate) const MEMCACHED: Store = Store {
         Instance::shared(SERVER.get_or_init(Memcached::start).url(), unique)
     },
     shared_between_processes: true,
-    shortest_lease: Duration::from_secs(1),
+    // One second more than it may be: a slow reply may take that off.
+    shortest_lease: Duration::from_secs(2),
     // Whole seconds of a clock that may be two behind: see `lease.rs`.
     slack: Duration::from_millis(3100),
     shown: "on memcached at 127.0.0.1:",

@@ -22,7 +22,7 @@ pub(crate) struct Store {
     pub(crate) place: fn(unique: &str) -> Instance,
     /// Whether what one process holds excludes another process.
     pub(crate) shared_between_processes: bool,
-    /// The shortest lease.
+    /// The shortest lease that outlasts a slow reply.
     pub(crate) shortest_lease: Duration,
     /// For how long after the end of a lease it may go on to exclude others.
     pub(crate) slack: Duration,
@@ -72,22 +72,27 @@ macro_rules! for_each_server {
     };
 }
 
-/// The registry: a store, and the name of its tests in Rust, C, C++ and Python. `_` where a
-/// language would show nothing new: what a variation changes is between the core and the server.
+/// The registry: a store, and the name of its tests in Rust, C, C++ and Python, by Rust's futures,
+/// by the calls that C starts, and by Python's coroutines. `_` where a column would show nothing new:
+/// what a variation changes is between the core and the server.
 #[allow(unused_macros, reason = "for the conformance suites")]
 macro_rules! for_each_store {
     ($then:ident $arguments:tt) => {
         $then! { $arguments
-            (memory::MEMORY: rust_on_memory c_on_memory cpp_on_memory python_on_memory)
-            (memcached::MEMCACHED: rust_on_memcached c_on_memcached cpp_on_memcached python_on_memcached)
-            (mysql::MYSQL: rust_on_mysql c_on_mysql cpp_on_mysql python_on_mysql)
-            (redis::REDIS: rust_on_redis c_on_redis cpp_on_redis python_on_redis)
-            (postgresql::POSTGRESQL: rust_on_postgresql c_on_postgresql cpp_on_postgresql python_on_postgresql)
-            (sqlite::SQLITE: rust_on_sqlite c_on_sqlite cpp_on_sqlite python_on_sqlite)
-            (redis::VALKEY: rust_on_valkey _ _ _)
-            (postgresql::DURABLE: rust_on_durable_postgresql _ _ _)
-            (mysql::IN_MEMORY: rust_on_mysql_in_memory _ _ _)
-            (memcached::THAT_REFUSES: rust_on_memcached_that_refuses _ _ _)
+            (memory::MEMORY: rust_on_memory c_on_memory cpp_on_memory python_on_memory awaited_on_memory _ _)
+            (memcached::MEMCACHED: rust_on_memcached c_on_memcached cpp_on_memcached
+                python_on_memcached awaited_on_memcached pending_on_memcached
+                python_awaited_on_memcached)
+            (mysql::MYSQL: rust_on_mysql c_on_mysql cpp_on_mysql python_on_mysql _ _ _)
+            (redis::REDIS: rust_on_redis c_on_redis cpp_on_redis python_on_redis awaited_on_redis
+                pending_on_redis _)
+            (postgresql::POSTGRESQL: rust_on_postgresql c_on_postgresql cpp_on_postgresql python_on_postgresql _ _ _)
+            (sqlite::SQLITE: rust_on_sqlite c_on_sqlite cpp_on_sqlite python_on_sqlite
+                awaited_on_sqlite _ python_awaited_on_sqlite)
+            (redis::VALKEY: rust_on_valkey _ _ _ _ _ _)
+            (postgresql::DURABLE: rust_on_durable_postgresql _ _ _ _ _ _)
+            (mysql::IN_MEMORY: rust_on_mysql_in_memory _ _ _ _ _ _)
+            (memcached::THAT_REFUSES: rust_on_memcached_that_refuses _ _ _ _ _ _)
         }
     };
 }

@@ -5,9 +5,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File as WitnessFile;
 use std::io::{BufRead, BufReader, Read};
-use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +15,7 @@ use std::time::{Duration, Instant};
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{Client, Insertion, Release};
 use memlock_tests::disk::Disk;
+use memlock_tests::witness::Witness;
 
 /// By which a child of a test knows what it is to do.
 const ROLE: &str = "MEMLOCK_TEST_SQLITE_WRITER";
@@ -34,25 +33,8 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Held by the holder of a lock, by other means: the kernel gives it back when its holder is
-/// killed, while the lock stays for its lease.
-struct Witness(WitnessFile);
-
-impl Witness {
-    fn take(directory: &Path, name: u64) -> Option<Witness> {
-        let file = WitnessFile::create(directory.join(format!("witness-{name}"))).unwrap();
-        // SAFETY: the descriptor is open.
-        let taken = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) };
-        (taken == 0).then_some(Witness(file))
-    }
-}
-
-impl Drop for Witness {
-    fn drop(&mut self) {
-        // A child that was forked meanwhile has the file open, too.
-        // SAFETY: the descriptor is open.
-        unsafe { libc::flock(self.0.as_raw_fd(), libc::LOCK_UN) };
-    }
+fn witness_of(directory: &Path, name: u64) -> PathBuf {
+    directory.join(format!("witness-{name}"))
 }
 
 /// Not a test of its own: what the children of the others do.
@@ -69,8 +51,15 @@ fn writer() {
         let name = random() % NAMES;
         let mutex = client.mutex(format!("{name}"), Duration::from_secs(1)).unwrap();
         let Some(mut lock) = mutex.try_lock().unwrap() else { continue };
-        let witness = Witness::take(&directory, name);
-        assert!(witness.is_some() || lock.remaining().is_zero(), "{name} is held twice");
+        let path = witness_of(&directory, name);
+        let witness = Witness::take(&path);
+        match witness {
+            Some(_) => Witness::note_end(&path, lock.deadline()),
+            None => assert!(
+                Witness::is_over(&path) || lock.remaining().is_zero(),
+                "{name} is held twice"
+            ),
+        }
         let _ = list.insert(format!("{}", random() % 1000)).unwrap();
         drop(witness);
         let _ = lock.unlock().unwrap();
@@ -216,7 +205,7 @@ fn children_of_a_program_whose_threads_lock_can_lock_themselves() {
     let hold = |client: &Client, name: u64| {
         let mutex = client.mutex(format!("{name}"), LEASE).unwrap();
         let mut lock = mutex.lock_for(LIMIT).unwrap().expect("nobody keeps it");
-        assert!(Witness::take(directory, name).is_some(), "{name} is held twice");
+        assert!(Witness::take(&witness_of(directory, name)).is_some(), "{name} is held twice");
         lock.unlock().unwrap() == Release::Released
     };
     thread::scope(|scope| {

@@ -12,11 +12,13 @@ const VERSION: &str = "1.6.18";
 const ENDLESS: usize = 64 << 20;
 /// The time between two bytes of [`Behaviour::Drip`].
 const DRIP: Duration = Duration::from_millis(100);
+/// The item that clients read when they connect.
+const CONFIG: &str = "memlock%config";
 /// How long a fake pretends to have been up when it starts.
 const UP_BEFORE: u64 = 100;
 
 /// What a fake server does. "Greets" means that it answers `stats`, `stats settings` and `version`
-/// like a memcached 1.6.18 with cas. Where nothing else is said, other commands find nothing and
+/// like a memcached 1.6.18 with cas, and has no item in which clients agree. Where nothing else is said, other commands find nothing and
 /// change nothing (`mg` EN, `ms` NS, `md` and `ma` NF, `mn` MN).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
@@ -158,6 +160,9 @@ impl Script {
             ("stats", Behaviour::EndlessStats) => Answer::Endless("STAT filler 1\r\n"),
             ("stats", _) => Answer::Text(self.stats(command.word(1))),
             ("version", _) => Answer::Text(format!("VERSION {}\r\n", self.version())),
+            ("mg", _) if command.word(1).ends_with(CONFIG) => {
+                Answer::Text(format!("EN{}\r\n", opaque(command)))
+            }
             (_, Behaviour::HalfLine) => Answer::Last("HD c1"),
             (_, Behaviour::EndlessLine) => Answer::Endless("a"),
             (_, Behaviour::Drip) => Answer::Dripping("HD c"),
@@ -167,13 +172,12 @@ impl Script {
     }
 
     fn meta(&self, command: &Command) -> String {
-        let opaque =
-            command.flag_value('O').map(|opaque| format!(" O{opaque}")).unwrap_or_default();
+        let opaque = opaque(command);
         match (&self.behaviour, command.verb()) {
             (Behaviour::WrongOpaque, _) => "HD c1 O999999".into(),
             (Behaviour::HugeValue, _) => format!("VA 999999999 c1 t10{opaque}"),
             (Behaviour::ServerError, "ms") => "SERVER_ERROR out of memory storing object".into(),
-            (_, "mg") => "EN".into(),
+            (_, "mg") => format!("EN{opaque}"),
             (_, "mn") => "MN".into(),
             (_, "ms") => format!("NS{opaque}"),
             _ => format!("NF{opaque}"),
@@ -230,6 +234,11 @@ fn send(mut client: &TcpStream, bytes: &[u8]) -> io::Result<()> {
     client.write_all(bytes)
 }
 
+/// The opaque as it stands in the reply to a command.
+fn opaque(command: &Command) -> String {
+    command.flag_value('O').map(|opaque| format!(" O{opaque}")).unwrap_or_default()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -282,7 +291,9 @@ mod tests {
         let real = Memcached::start();
         assert!(real.plain().set("busy", "1", 0));
         let (_fake, mut client) = client_of(Behaviour::Version("1.6.18".into()));
-        for line in ["mg k v", "md k O5", "ma k O6", "mn", "ms busy 1 ME O7\r\na", "nonsense"] {
+        for line in
+            ["mg k v", "mg k v O2", "md k O5", "ma k O6", "mn", "ms busy 1 ME O7\r\na", "nonsense"]
+        {
             assert_eq!(client.command(line), real.plain().command(line), "{line}");
         }
         assert_eq!(client.command("version"), "VERSION 1.6.18");

@@ -7,7 +7,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, RawFd};
 
 use crate::cable::{self, carries, new_namespace, run};
 
@@ -91,6 +91,27 @@ impl Hosts {
              add rule inet fire input {rule}"
         );
         run(Some(self.namespaces[host].as_raw_fd()), "nft", &[&script]).map(drop)
+    }
+
+    /// Lets a host lose all that comes in from these others, and nothing else of theirs: what it
+    /// sends to them still arrives.
+    ///
+    /// # Errors
+    /// When `nft` refuses.
+    pub fn cut(&self, host: usize, from: &[usize]) -> io::Result<()> {
+        let mut script = "add table inet cut; delete table inet cut; add table inet cut; \
+             add chain inet cut input { type filter hook input priority 0; }"
+            .to_owned();
+        for &other in from {
+            script += &format!("; add rule inet cut input ip saddr {} drop", self.address(other));
+        }
+        run(Some(self.namespace(host)), "nft", &[&script]).map(drop)
+    }
+
+    /// For [`cable::enter`].
+    #[must_use]
+    pub fn namespace(&self, host: usize) -> RawFd {
+        self.namespaces[host].as_raw_fd()
     }
 
     /// Moves the calling thread to a host: sockets that it opens from now on are there, and so are

@@ -41,7 +41,7 @@ impl<F> fmt::Debug for Intercepted<F> {
     }
 }
 
-/// `run_while` stays the trait's, which calls `run`: no batch bypasses the test's function.
+/// `run_while` and `send` stay the trait's, which calls `run`: no batch bypasses the test's function.
 impl<F> Store for Intercepted<F>
 where
     F: Fn(&dyn Store, Route, &[Op<'_>]) -> Replies + Send + Sync,

@@ -18,6 +18,7 @@
 //! - [`disk`]: a small disk that can be filled.
 //! - [`mysql`]: real MariaDB servers.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
+//! - [`witness`]: holding a lock by other means as well.
 //!
 //! Everything here panics with a sentence where a test could not go on, and is gone when its value
 //! is dropped. A forked child that drops what its parent started changes nothing.
@@ -45,6 +46,7 @@ pub mod proxy;
 pub mod relay;
 pub mod server;
 pub mod stopwatch;
+pub mod witness;
 
 pub mod memcached_text;
 mod wire;

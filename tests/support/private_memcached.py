@@ -1,9 +1,10 @@
-"""A private memcached on a free loopback port, for the benchmarks and the demo."""
+"""A private memcached on a free loopback port, for the benchmarks and the demos."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import time
@@ -27,16 +28,11 @@ class PrivateMemcached:
         command = [*wrapper, executable() or "memcached", *flags, "-l", "127.0.0.1", "-U", "0"]
         command += ["-u", "nobody"] if os.geteuid() == 0 else []
         # A port that was free a moment ago may be taken by the time the server binds it.
+        self._command = command
         for _ in range(START_TRIES):
             self.port = _free_port()
-            self._process = subprocess.Popen(
-                [*command, "-p", str(self.port)],
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            if self._wait_until_it_is_ours():
+            if self._start():
                 return
-            self.close()
         raise OSError(f"memcached would not start: {' '.join(command)}")
 
     @property
@@ -57,16 +53,45 @@ class PrivateMemcached:
         lines = (line.split(" ", 2) for line in answer.decode().splitlines())
         return {line[1]: line[2] for line in lines if line[0] == "STAT"}
 
+    def restart(self) -> None:
+        """Start the server again that was killed by `close`, on the same port."""
+        for _ in range(START_TRIES):
+            if self._start():
+                return
+        raise OSError(f"memcached would not start again: {' '.join(self._command)}")
+
     def close(self) -> None:
         """End the server: by a kill, since an orderly end takes a second and saves nothing."""
         self._process.kill()
         self._process.wait()
+
+    def stop(self) -> None:
+        """Stop the server, as on a host that hangs: connections stay open, nothing is answered."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let a server continue that was stopped."""
+        self._process.send_signal(signal.SIGCONT)
 
     def __enter__(self) -> PrivateMemcached:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _start(self) -> bool:
+        self._process = subprocess.Popen(
+            [*self._command, "-p", str(self.port)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        is_ours = False
+        try:
+            is_ours = self._wait_until_it_is_ours()
+        finally:
+            if not is_ours:
+                self.close()
+        return is_ours
 
     def _wait_until_it_is_ours(self) -> bool:
         limit = time.monotonic() + START_LIMIT_S

@@ -138,7 +138,7 @@ impl Bench {
     pub(crate) fn append(&self, value: &[u8]) {
         let (key, expiry) = (&self.queue, Expiry::After(LEASE * 10));
         let returns = Returns::Nothing;
-        let ops = [Op::Add { key, value: b"", expiry, returns }, Op::Append { key, value }];
+        let ops = [Op::add(key, b"", expiry, returns), Op::Append { key, value }];
         assert_eq!(self.store.run(Route::of(&self.lock), &ops).unwrap()[1], Reply::Written);
     }
 
@@ -290,7 +290,9 @@ pub(crate) fn unreachable(server: &Memcached) -> (Arc<dyn Store>, Arc<AtomicUsiz
             .iter()
             .zip(&deafened)
             .map(|(op, value)| match *op {
-                Op::Add { key, expiry, returns, .. } => Op::Add { key, value, expiry, returns },
+                Op::Add { key, expiry, returns, admission, .. } => {
+                    Op::Add { key, value, expiry, returns, admission }
+                }
                 Op::Append { key, .. } => Op::Append { key, value },
                 Op::Prepend { key, .. } => Op::Prepend { key, value },
                 op => op,

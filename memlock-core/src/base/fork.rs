@@ -133,7 +133,7 @@ pub(crate) fn astray() -> Error {
 
 /// A value of which every process has its own instance.
 #[derive(Debug)]
-pub(crate) struct ForkLocal<T> {
+pub struct ForkLocal<T> {
     oldest: OnceBox<Instance<T>>,
 }
 
@@ -148,14 +148,17 @@ struct Instance<T> {
 
 impl<T> ForkLocal<T> {
     /// No value yet: each process creates its own at first use.
-    pub(crate) const fn new() -> ForkLocal<T> {
+    pub const fn new() -> ForkLocal<T> {
         ForkLocal { oldest: OnceBox::new() }
     }
 
     /// This process's value, created by `make` if there is none. Several threads may create one at
     /// the same time; all of them use the one that was stored first, and no thread waits for
     /// another.
-    pub(crate) fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn get_or_try_init<E>(&self, make: impl FnOnce() -> Result<T, E>) -> Result<&T, E> {
         let generation = generation();
         if let Some(value) = self.of(generation) {
             return Ok(value);
@@ -176,7 +179,7 @@ impl<T> ForkLocal<T> {
     }
 
     /// This process's value if there is one: for signal handlers, which may not create one.
-    pub(crate) fn existing(&self) -> Option<&T> {
+    pub fn existing(&self) -> Option<&T> {
         self.of(generation())
     }
 
@@ -190,9 +193,15 @@ impl<T> ForkLocal<T> {
     }
 }
 
+impl<T> Default for ForkLocal<T> {
+    fn default() -> ForkLocal<T> {
+        ForkLocal::new()
+    }
+}
+
 impl<T: Default> ForkLocal<T> {
     /// This process's value, created as the default if there is none.
-    pub(crate) fn get(&self) -> &T {
+    pub fn get(&self) -> &T {
         match self.get_or_try_init(|| Ok::<T, std::convert::Infallible>(T::default())) {
             Ok(value) => value,
             Err(never) => match never {},

@@ -59,6 +59,8 @@ fn check_length(what: &str, bytes: &[u8]) -> Result<()> {
 
 /// The end of the key of a queue.
 const QUEUE: &str = "%wait";
+/// The key of the item in which the clients of a server agree, behind the prefix.
+const CONFIG: &str = "memlock%config";
 
 /// A key as sent to the server: 1 to 250 bytes, each from `!` to `~`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -88,9 +90,26 @@ impl Key {
         Key::new(Key::queue_of(&self.text))
     }
 
+    /// The key of the counter of fences beside this item, on the members of a quorum.
+    #[cfg(feature = "memcached")]
+    pub(crate) fn fence(&self) -> Key {
+        Key::new([&*self.text, "%fence"].concat())
+    }
+
+    /// Whether it is the key in which clients agree on what they all have to know.
+    #[cfg(feature = "memcached")]
+    pub(crate) fn is_config(&self) -> bool {
+        !self.is_shared && self.text.ends_with(CONFIG)
+    }
+
+    /// Whether the item is a queue of waiters.
+    pub fn is_queue(&self) -> bool {
+        !self.is_shared && self.text.ends_with(QUEUE)
+    }
+
     /// The key of the queue beside the item with this key.
     pub fn queue_of(item: &str) -> String {
-        format!("{item}{QUEUE}")
+        [item, QUEUE].concat()
     }
 }
 
@@ -235,6 +254,11 @@ impl Keyspace {
         Key::new(format!("{}%{word}", self.prefix))
     }
 
+    /// The key of the item in which the clients of a server agree on what they all have to know.
+    pub fn config(&self) -> Key {
+        Key::new(format!("{}{CONFIG}", self.prefix))
+    }
+
     fn key(&self, family: &str, name: &[u8]) -> Key {
         // The exact capacity for a plain name, so that the key is not copied once more at the end.
         let mut key = String::with_capacity(self.prefix.len() + family.len() + name.len());
@@ -279,6 +303,9 @@ pub(crate) fn percent_encode(bytes: &[u8], text: &mut String) {
 
 /// Decodes the `%XX` codes in `text`; `None` if a code is invalid.
 pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
+    if !text.contains('%') {
+        return Some(text.into());
+    }
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
@@ -300,15 +327,32 @@ pub(crate) fn percent_decode(text: &str) -> Option<Vec<u8>> {
 pub(crate) fn push_number(mut number: u64, text: &mut Vec<u8>) {
     let mut digits = [0_u8; 20];
     let mut start = digits.len();
-    loop {
+    // Two digits by one division.
+    while number >= 10 {
+        let (rest, last) = (number / 100, (number % 100) as u8);
+        start -= 2;
+        digits[start..start + 2].copy_from_slice(&[b'0' + last / 10, b'0' + last % 10]);
+        number = rest;
+    }
+    // One digit is left, or none.
+    if number > 0 || start == digits.len() {
         start -= 1;
-        digits[start] = b'0' + (number % 10) as u8;
-        number /= 10;
-        if number == 0 {
-            break;
-        }
+        digits[start] = b'0' + number as u8;
     }
     text.extend_from_slice(&digits[start..]);
+}
+
+/// Parses exactly sixteen lower-case hexadecimal digits.
+pub(crate) fn parse_hex(text: &[u8]) -> Option<u64> {
+    let add = |number: u64, byte: &u8| {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            _ => return None,
+        };
+        Some(number << 4 | u64::from(digit))
+    };
+    if text.len() == 16 { text.iter().try_fold(0, add) } else { None }
 }
 
 /// Appends lower-case hexadecimal digits.
@@ -440,8 +484,8 @@ mod tests {
         }
 
         #[test]
-        fn numbers_are_written_in_decimal(number: u64) {
-            let mut text = Vec::new();
+        fn numbers_are_written_in_decimal(number: u64, shift in 0_u32..64) {
+            let (number, mut text) = (number >> shift, Vec::new());
             push_number(number, &mut text);
             prop_assert_eq!(text, number.to_string().into_bytes());
         }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::name::{hex, percent_decode, percent_encode, push_hex, push_number};
+use crate::name::{hex, parse_hex, percent_decode, percent_encode, push_hex, push_number};
 use crate::wait_id::WaitId;
 
 const FORMAT: &str = "memlock/1";
@@ -40,6 +40,18 @@ impl Token {
         self.0 >> 64 == other.0 >> 64
     }
 
+    /// A number that differs from those of other tokens, most likely.
+    #[cfg(feature = "memcached")]
+    pub(crate) fn hash(self) -> u64 {
+        (self.0 >> 64) as u64 ^ crate::hash::mix(self.0 as u64)
+    }
+
+    fn parse(text: &[u8]) -> Option<Token> {
+        let (high, low) = text.split_at_checked(16)?;
+        let [high, low] = [high, low].map(|half| parse_hex(half).map(u128::from));
+        Some(Token(high? << 64 | low?))
+    }
+
     /// Appends the token to a text.
     pub(crate) fn push_to(self, text: &mut Vec<u8>) {
         push_hex(&self.0.to_be_bytes(), text);
@@ -61,14 +73,9 @@ impl fmt::Debug for Token {
 impl FromStr for Token {
     type Err = Error;
     fn from_str(text: &str) -> Result<Token> {
-        let digits =
-            text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-        match u128::from_str_radix(text, 16) {
-            Ok(bits) if digits => Ok(Token(bits)),
-            _ => Err(Error::invalid(format!(
-                "{text:?} is not a token: a token is 32 lower-case hex digits."
-            ))),
-        }
+        Token::parse(text.as_bytes()).ok_or_else(|| {
+            Error::invalid(format!("{text:?} is not a token: a token is 32 lower-case hex digits."))
+        })
     }
 }
 
@@ -95,20 +102,22 @@ impl OwnerRecord {
     /// Parses a lock's value; `None` if it is not a record of memlock, such as the `1` of a plain
     /// memcached client.
     pub fn parse(value: &[u8]) -> Option<OwnerRecord> {
-        let mut fields = std::str::from_utf8(value).ok()?.split(' ');
-        if fields.next()? != FORMAT {
+        let text = std::str::from_utf8(value).ok()?;
+        // Bytes: each waiter parses the record at each of its looks.
+        let mut fields = text.as_bytes().split(|&byte| byte == b' ');
+        if fields.next()? != FORMAT.as_bytes() {
             return None;
         }
-        let token = fields.next()?.parse().ok()?;
-        let host = String::from_utf8(percent_decode(fields.next()?)?).ok()?;
-        let pid = fields.next()?.parse().ok()?;
-        let since = fields.next()?.parse().ok()?;
+        let token = Token::parse(fields.next()?)?;
+        let mut field = || std::str::from_utf8(fields.next()?).ok();
+        let host = String::from_utf8(percent_decode(field()?)?).ok()?;
+        let pid = field()?.parse().ok()?;
+        let since = field()?.parse().ok()?;
         // Other words belong to later versions.
         let (mut notifies, mut reserved_for) = (false, None);
         for word in fields {
-            notifies |= word == "rings";
-            let waiter =
-                word.strip_prefix(RESERVED_FOR).and_then(|id| WaitId::parse(id.as_bytes()));
+            notifies |= word == &NOTIFIES[1..];
+            let waiter = word.strip_prefix(RESERVED_FOR.as_bytes()).and_then(WaitId::parse);
             reserved_for = reserved_for.or(waiter);
         }
         Some(OwnerRecord { token, host, pid, since, notifies, reserved_for })

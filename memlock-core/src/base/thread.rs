@@ -6,8 +6,9 @@
 )]
 
 use std::cell::Cell;
-use std::sync::{Condvar, MutexGuard};
 use std::time::Duration;
+
+use crate::sync::{self, Condvar, MutexGuard};
 
 /// The signals that a thread raises by its own faults. If they were blocked, they would end the
 /// program without running its crash handler.
@@ -66,7 +67,7 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
         return Ok(());
     }
     let blocked = BlockedSignals::new();
-    let started = std::thread::Builder::new().name(name.to_owned()).spawn(|| {
+    let started = sync::thread::Builder::new().name(name.to_owned()).spawn(|| {
         // Miri does not support it.
         if !cfg!(miri) {
             // SAFETY: the state is a valid one; the previous one is not requested.

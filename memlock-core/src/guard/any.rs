@@ -11,6 +11,7 @@ use crate::clock::Moment;
 use crate::error::{Answer, Result};
 use crate::owner::Token;
 use crate::report::Report;
+use crate::store::Route;
 
 /// A guard of any kind: a [`Lock`](crate::Lock) or a [`Permit`](crate::Permit). Each method
 /// corresponds to the method of [`LeaseGuard`] with the same name.
@@ -18,6 +19,8 @@ use crate::report::Report;
 pub trait Guard: Sealed + Send + Sync {
     /// The fencing token of a lock. Permits have none.
     fn fence(&self) -> Option<u64>;
+    /// The route of its item, for [`Client::call_by_route`](crate::Client::call_by_route).
+    fn route(&self) -> Route;
     /// See [`LeaseGuard::token`].
     fn token(&self) -> Token;
     /// See [`LeaseGuard::remaining`].
@@ -69,6 +72,10 @@ impl<K: RenewableKind> Sealed for LeaseGuard<K> {}
 impl<K: RenewableKind + 'static> Guard for LeaseGuard<K> {
     fn fence(&self) -> Option<u64> {
         K::fence(self)
+    }
+
+    fn route(&self) -> Route {
+        self.kind.target().route
     }
 
     fn token(&self) -> Token {

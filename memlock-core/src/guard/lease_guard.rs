@@ -180,6 +180,21 @@ impl<K: Kind> LeaseGuard<K> {
         self.deadline().since(self.kind.target().now())
     }
 
+    /// After a slow grant: relies on the lock until then at most.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`] if no time is left.
+    pub(crate) fn ends_by(&mut self, until: Moment) -> Result<()> {
+        self.deadline = self.deadline.min(until);
+        if self.remaining().is_zero() {
+            return Err(Error::unreachable(
+                "The server took longer to answer than the lease lasts; nothing is held. Ask for a \
+                 longer lease.",
+            ));
+        }
+        Ok(())
+    }
+
     /// The time until which the lock is guaranteed to be held, on the boot clock; in the past if
     /// the lock is not held. No I/O.
     pub fn deadline(&self) -> Moment {
@@ -191,9 +206,15 @@ impl<K: Kind> LeaseGuard<K> {
     /// progress: the server may have been stopped, and carries the extension out at any moment. No
     /// I/O.
     pub fn deadline_while_extending(&self, lease: Duration) -> Moment {
-        let guarantees = self.kind.target().context.guarantees();
-        let by_either = |lease| guarantees.kept_by_either(self.deadline(), self.lease, lease);
+        let by_either = |lease| self.deadline().min(self.kept_by_either(lease));
         Lease::new(lease).map_or(self.deadline(), by_either)
+    }
+
+    /// The time until which the server keeps the lock if it may have carried out an extension by
+    /// `lease`.
+    pub(crate) fn kept_by_either(&self, lease: Lease) -> Moment {
+        let guarantees = self.kind.target().context.guarantees();
+        guarantees.kept_by_either(self.deadline, self.lease.duration(), lease.duration())
     }
 
     /// The token that identifies this acquisition on the server.
@@ -299,7 +320,7 @@ impl<K: Kind> LeaseGuard<K> {
     /// extended; rely on the shorter of the two leases, as [`LeaseGuard::remaining`] does.
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
         call(|| {
-            let lease = Lease::new(lease)?;
+            let lease = self.kind.target().context.guarantees().lease(lease)?;
             if !self.is_ours_to_use() {
                 return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
             }
@@ -389,6 +410,13 @@ impl<K: Kind> LeaseGuard<K> {
         }
         self.kind.leave_behind(&std::mem::take(&mut self.entry_ids));
         false
+    }
+
+    /// From now on the server is asked also if it did not answer a moment ago.
+    pub(crate) fn for_calls(mut self) -> LeaseGuard<K> {
+        let target = self.kind.target_mut();
+        target.context = target.context.for_calls();
+        self
     }
 
     pub(crate) fn is_ours_to_use(&self) -> bool {

@@ -88,6 +88,7 @@ pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, u
     if process != fork::generation() {
         return;
     }
+    target.context.store().disown(&key, token);
     let orphans = Orphans::of(&target.context);
     let next_try = target.now();
     let orphan = OrphanedGrant { reaper, key, token, until, next_try, pause: PAUSE };

@@ -20,7 +20,7 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::sentences::{LeaseState, ended};
@@ -29,6 +29,7 @@ use crate::fork::{Call, call};
 use crate::guard::lease_guard::LeaseGuard;
 use crate::guard::outcome::{Loss, Release};
 use crate::report::Report;
+use crate::sync::Mutex;
 use crate::thread::Signal;
 
 mod batch;
@@ -42,6 +43,9 @@ mod round;
 use entry::{RenewalEntry, RenewalState};
 pub use notice::{Notice, RenewOptions};
 use renewable::{Renewable, RenewableKind};
+
+/// How often a check is repeated because the lock was renewed meanwhile.
+const LOOKS: usize = 3;
 
 /// A lock or permits whose lease is renewed until they are released or dropped. It can be used from
 /// any number of threads at once. The methods' documentation says "the lock" for both.
@@ -163,10 +167,18 @@ impl Renewal {
             if !self.is_held() {
                 return Ok(false);
             }
-            // A caller that only reads the state must not wait for the server.
-            let check = self.entry.held().as_ref().map(|held| held.checker());
-            let Some(check) = check else { return Ok(false) };
-            let there = check()?;
+            let mut there = false;
+            for _ in 0..LOOKS {
+                // A caller that only reads the state must not wait for the server.
+                let check = self.entry.held().as_ref().map(|held| (held.checker(), held.ends()));
+                let Some((check, ends)) = check else { return Ok(false) };
+                there = check()?;
+                // If the lock was renewed meanwhile, the check was for the lease of before.
+                let is_same = self.entry.held().as_ref().is_some_and(|held| held.ends() == ends);
+                if there || is_same {
+                    break;
+                }
+            }
             // The lock may have been released, or found lost, meanwhile.
             if !there && self.is_held() {
                 self.entry.note(Loss::Gone);

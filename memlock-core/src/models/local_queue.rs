@@ -1,5 +1,4 @@
-//! The local waiters alone: waiters that act as `wait/driver.rs` does, a server of a few lines, and
-//! listeners without a clock.
+//! The local waiters alone: waiters that act as `wait/driver.rs` does, and a server of a few lines.
 //!
 //! No sleep in this model has a timeout. A waiter that sleeps although it was granted the target,
 //! was woken, or has become the first of the local waiters, therefore sleeps forever, and shuttle
@@ -9,65 +8,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::Mutex;
 use shuttle::sync::atomic::{AtomicBool, Ordering};
-use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread::{self, JoinHandle};
 
 use super::explore;
+use super::listener::FakeListener;
 use crate::clock::Moment;
 use crate::name::{Key, Keyspace};
-use crate::notify::{Listener, Reach, WakeAddress, WakeMessage};
+use crate::notify::{Listener, Reach, WakeAddress};
 use crate::wait::local::WakeSummary;
 use crate::wait::local::{LocalWaiters, QueueTicket, Unparked};
 use crate::wait::policy::{Event, Known, Policy, QueuePosition, TargetState};
 use crate::wait_id::WaitId;
 
 const NOW: Moment = Moment::from_boot(Duration::from_secs(1));
-
-/// A listener that sleeps until it is interrupted or woken.
-struct FakeListener {
-    number: u16,
-    heard: Mutex<Heard>,
-    wake: Condvar,
-}
-
-#[derive(Default)]
-struct Heard {
-    interrupt: bool,
-    wakes: Vec<WaitId>,
-}
-
-impl FakeListener {
-    /// A wake-up from outside the process, as by a datagram.
-    fn wake(&self, id: WaitId) {
-        self.heard.lock().unwrap().wakes.push(id);
-        self.wake.notify_one();
-    }
-}
-
-impl Listener for FakeListener {
-    fn address(&self, _test: WaitId) -> Option<WakeAddress> {
-        // No port is 0.
-        WakeAddress::udp(([127, 0, 0, 1], 1 + self.number).into())
-    }
-
-    fn sleep(&self, _duration: Duration) {
-        let mut heard = self.heard.lock().unwrap();
-        while heard.wakes.is_empty() && !std::mem::take(&mut heard.interrupt) {
-            heard = self.wake.wait(heard).unwrap();
-        }
-    }
-
-    fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
-        let woken = self.heard.lock().unwrap().wakes.drain(..).any(|id| live.contains(&id));
-        woken.then(WakeMessage::default)
-    }
-
-    fn interrupt(&self) {
-        self.heard.lock().unwrap().interrupt = true;
-        self.wake.notify_one();
-    }
-}
 
 /// The server's state: the holder, by its token, and the waiters in the queue.
 struct Server {
@@ -125,11 +80,7 @@ impl World {
     fn new_listener(&self) -> Arc<FakeListener> {
         let mut notifier = self.notifier.lock().unwrap();
         let number = notifier.len() as u16;
-        notifier.push(Arc::new(FakeListener {
-            number,
-            heard: Mutex::default(),
-            wake: Condvar::new(),
-        }));
+        notifier.push(Arc::new(FakeListener::new(number)));
         Arc::clone(&notifier[usize::from(number)])
     }
 

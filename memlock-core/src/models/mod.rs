@@ -4,15 +4,18 @@
 //! | model | parts of memlock in it |
 //! | --- | --- |
 //! | `local_queue` | the local waiters alone; nothing in it depends on a clock, so a lost wake-up is a deadlock |
+//! | `worker` | the threads that carry out calls, and calls in progress; jobs are those of the model |
 //! | `fork_local` | `ForkLocal` |
 //!
 //! Shuttle does not model weak memory: each step is visible to all threads at once. Miri and
 //! ThreadSanitizer look for the errors that this hides.
 // All of this is test code, which clippy does not recognize.
-#![allow(clippy::unwrap_used, clippy::print_stderr)]
+#![allow(clippy::expect_used, clippy::unwrap_used, clippy::print_stderr)]
 
 mod fork_local;
+mod listener;
 mod local_queue;
+mod worker;
 
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Scheduler};
 use shuttle::{Config, Runner};

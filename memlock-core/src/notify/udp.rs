@@ -12,7 +12,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
@@ -20,6 +20,7 @@ use std::time::Duration;
 use super::message::LENGTH;
 use super::{Listener, Notifier, NotifySetting, Reach, ReachRecord, WakeAddress, WakeMessage};
 use crate::clock::{Clock, SystemClock};
+use crate::event::Event;
 use crate::fork::ForkLocal;
 use crate::wait_id::WaitId;
 
@@ -57,7 +58,7 @@ struct Slot {
     taken: AtomicBool,
     /// `None` if no descriptor was left; it is then opened the next time. The same holds for
     /// `socket`.
-    interrupt: OnceLock<OwnedFd>,
+    interrupt: OnceLock<Event>,
     socket: OnceLock<Socket>,
 }
 
@@ -221,7 +222,7 @@ impl Listener for UdpListener {
         };
         let watch = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut watched = [
-            watch(interrupt.as_raw_fd()),
+            watch(interrupt.descriptor()),
             watch(socket.map_or(-1, |socket| socket.udp.as_raw_fd())),
         ];
         let limit = libc::timespec {
@@ -236,13 +237,11 @@ impl Listener for UdpListener {
             return SystemClock.sleep(duration.min(BLIND));
         }
         if watched[0].revents != 0 && ready > 0 {
-            let mut count = 0_u64;
-            // SAFETY: eight writable bytes are given for eight bytes.
-            unsafe { libc::read(interrupt.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+            interrupt.reset();
         }
     }
 
-    fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
+    fn receive(&self, is_live: &dyn Fn(WaitId) -> bool) -> Option<(WaitId, WakeMessage)> {
         let socket = self.slot().socket.get()?;
         // One byte more than a message has, to recognize longer datagrams.
         let mut datagram = [0; LENGTH + 1];
@@ -252,9 +251,9 @@ impl Listener for UdpListener {
             if id == socket.test {
                 self.pool.reach.heard_itself();
             }
-            if live.contains(&id) {
+            if is_live(id) {
                 self.pool.reach.heard();
-                return Some(message);
+                return Some((id, message));
             }
         }
         None
@@ -273,33 +272,14 @@ impl Drop for UdpListener {
 
 impl Slot {
     fn prepare(&self) {
-        let made = get_or_open(&self.interrupt, || {
-            // SAFETY: eventfd returns a descriptor that nothing else owns, or -1.
-            unsafe {
-                let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-                if fd >= 0 {
-                    Ok(OwnedFd::from_raw_fd(fd))
-                } else {
-                    Err(std::io::Error::last_os_error())
-                }
-            }
-        });
+        let made = get_or_open(&self.interrupt, Event::open);
         if let Err(error) = made {
             log::warn!("A waiter looks up every {BLIND:?}, since it cannot be woken: {error}.");
         }
     }
 
     fn interrupt(&self) {
-        let Some(fd) = self.interrupt.get() else { return };
-        let one = 1_u64;
-        // SAFETY: eight readable bytes are given for eight bytes; errno is restored, as a signal
-        // handler must.
-        unsafe {
-            let errno = libc::__errno_location();
-            let before = *errno;
-            libc::write(fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>());
-            *errno = before;
-        }
+        self.interrupt.get().into_iter().for_each(Event::signal);
     }
 }
 

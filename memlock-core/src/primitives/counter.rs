@@ -24,21 +24,21 @@
 //! Such counters, tried once, retried, or with threads parked by priority, are a well-known recipe
 //! of the years after 2010. What the recipe lacked is parking that works between processes.
 
+mod acquire;
+
+use std::time::Duration;
+
 use crate::cas_backoff::{ROUNDS, back_off};
 use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{call, call_or};
 use crate::name::Key;
-use crate::primitives::first_try;
 use crate::report::{self, ObservedHolder, Report, Subject};
 use crate::store::{Expiry, Item, Op, Reply, Returns};
 use crate::target::Target;
-use crate::wait::entries::Request;
 use crate::wait::local::LocalWaiters;
-use crate::wait::policy::TargetState;
-use crate::wait::queue::{Capacity, Queue};
-use crate::wait::{Acquire, QueueReceipt, Wait, Waited, Waker, poll};
-use crate::wait_id::WaitId;
+use crate::wait::queue::Queue;
+use crate::wait::{Wait, Waited, Waker, poll};
 
 /// A counter, identified by its item's key. The handle can be used from any number of threads at
 /// once.
@@ -48,7 +48,7 @@ pub struct Counter {
 }
 
 /// The threads of this process that are parked at counters.
-fn local_waiters(context: &Context) -> &LocalWaiters<(), ()> {
+fn local_waiters(context: &Context) -> &LocalWaiters<(), TakenPermit> {
     context.extension(LocalWaiters::side_by_side)
 }
 
@@ -65,12 +65,8 @@ impl Counter {
     pub fn set_up(&self, permits: u64) -> Result<bool> {
         call(|| {
             let value = permits.to_string();
-            let add = Op::Add {
-                key: &self.target.key,
-                value: value.as_bytes(),
-                expiry: Expiry::Never,
-                returns: Returns::Nothing,
-            };
+            let (key, value) = (&self.target.key, value.as_bytes());
+            let add = Op::add(key, value, Expiry::Never, Returns::Nothing);
             match self.target.one(add) {
                 Ok(reply) => Ok(reply == Reply::Written),
                 Err(failure) => Err(self.said("Setting up", failure.error)),
@@ -100,21 +96,6 @@ impl Counter {
         })
     }
 
-    /// Waits in a queue for one permit, by priority, and among equals in the order of arrival. A
-    /// release by memlock, in any process, wakes the next waiter. Clients that retry may overtake
-    /// parked ones.
-    ///
-    /// # Errors
-    /// As [`Counter::try_acquire`].
-    pub fn acquire_parked(&self, priority: i64, wait: &Wait<'_>) -> Result<Waited<()>> {
-        call_or(Waited::Interrupted, || {
-            let local = local_waiters(&self.target.context);
-            let mut attempt = Attempt { counter: self, priority, unproven: false };
-            let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
-            waited.map_err(|error| self.said("Acquiring", error))
-        })
-    }
-
     /// Reports that there is no such item: [`Answer::NotFound`] with a sentence.
     pub fn report_not_found(&self) -> Report {
         let text = format!("There is no {}: set it up with the number of permits.", self.subject());
@@ -129,12 +110,18 @@ impl Counter {
 
     /// Reports how a wait for a permit ended, with a sentence that names the counter.
     pub fn report(&self, waited: Waited<()>, wait: &Wait<'_>) -> Report {
+        match waited.into_result() {
+            Ok(()) => Answer::Ok.into(),
+            Err(answer) => self.refused(answer, wait.limit()),
+        }
+    }
+
+    fn refused(&self, answer: Answer, limit: Option<Duration>) -> Report {
         let subject = self.subject();
-        let Err(answer) = waited.into_result() else { return Answer::Ok.into() };
         let busy = || format!("The {subject} has no free permit");
         report::refused(
             answer,
-            wait.limit(),
+            limit,
             format_args!("a permit of the {subject}"),
             busy,
             &ObservedHolder::Unknown,
@@ -247,81 +234,22 @@ impl Counter {
     }
 }
 
-/// A parked waiter.
-struct Attempt<'a> {
-    counter: &'a Counter,
-    priority: i64,
-    /// Whether the waiter was in the queue as one that may not receive its wake-up.
-    unproven: bool,
+/// One permit that was taken without blocking. Dropping it releases it.
+#[derive(Debug)]
+#[must_use = "the permit is released when this is dropped"]
+pub struct TakenPermit(Option<Counter>);
+
+impl TakenPermit {
+    /// Leaves the permit taken, until somebody calls [`Counter::release`].
+    pub fn keep(mut self) {
+        self.0 = None;
+    }
 }
 
-impl Acquire for Attempt<'_> {
-    type HandoffRequest = ();
-    type Guard = ();
-
-    fn attempt(&mut self, _called: bool, _enough: &dyn Fn() -> bool) -> Result<Option<()>> {
-        self.counter.take()
-    }
-
-    /// Permits are indistinguishable, so a lost reply cannot be resolved.
-    fn can_go_on_after(&self, error: &Error) -> bool {
-        error.kind() == ErrorKind::Unreachable
-    }
-
-    fn inspection(&self) -> Op<'_> {
-        Op::get(&self.counter.target.key)
-    }
-
-    fn state(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
-        Ok(match self.capacity(reply, false) {
-            Some(_) => TargetState::Free,
-            // A plain client that releases wakes no waiter.
-            None => TargetState::Held { notifies: false, left: None },
-        })
-    }
-
-    fn capacity(&mut self, reply: &Reply, _leaves: bool) -> Option<Capacity> {
-        let free = match reply {
-            Reply::Value(item) => self.counter.number(item).unwrap_or(u64::MAX),
-            // The next attempt reports that the item is missing.
-            _ => u64::MAX,
-        };
-        let permits = u32::try_from(free).unwrap_or(u32::MAX);
-        (permits > 0).then_some(Capacity { permits, shared: true })
-    }
-
-    fn request(&self) -> Request {
-        Request { priority: self.priority, ..Request::default() }
-    }
-
-    fn joined(&mut self, _ids: &[WaitId], proven: bool) {
-        self.unproven |= !proven;
-    }
-
-    fn handoff_request(&self) {}
-
-    fn will_wait(&mut self) {}
-
-    fn acquired_from_queue(
-        &mut self,
-        (): &mut (),
-        QueueReceipt { ids, unwoken, .. }: QueueReceipt,
-    ) {
-        // The releaser that woke this waiter removes its entry, if the entry said that the waiter
-        // is reachable.
-        if !(unwoken || self.unproven) || ids.is_empty() {
-            return;
-        }
-        let target @ Target { context, key, .. } = &self.counter.target;
-        let queue = Queue { target, key: &key.waiters() };
-        if let Err(failure) = queue.leave(&ids, Op::get(key)) {
-            log::debug!("The queue could not be left: {}", failure.error);
-            local_waiters(context).leave_behind(key, &ids);
-        }
-    }
-
-    fn give_back(&mut self, (): ()) {
-        if let Err(error) = self.counter.release() {
+impl Drop for TakenPermit {
+    fn drop(&mut self) {
+        let Some(counter) = self.0.take() else { return };
+        if let Err(error) = counter.release() {
             log::warn!("A permit that nobody wanted any more could not be given back. {error}");
         }
     }

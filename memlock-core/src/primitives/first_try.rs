@@ -3,56 +3,69 @@
 
 use crate::error::{ErrorKind, Result};
 use crate::fork;
-use crate::target::Target;
-use crate::wait::local::LocalWaiters;
 use crate::wait::policy::Event;
 use crate::wait::{self, Acquire, Interruption, Start, Wait, Waited};
 
+/// What became of the first attempt.
+pub(super) enum First<T> {
+    /// The call is over.
+    Over(Waited<T>),
+    /// The call enters the wait.
+    Waits(Start),
+}
+
 /// Acquires the target immediately, or waits for it as specified by `wait`.
+pub(super) fn acquire<G: Acquire>(acquire: &mut G, wait: &Wait<'_>) -> Result<Waited<G::Guard>> {
+    let context = acquire.target().context.clone();
+    let interruption = Interruption::new(wait, &context);
+    match attempt(acquire, wait, &interruption)? {
+        First::Over(waited) => Ok(waited),
+        First::Waits(start) => wait::run(acquire, wait, &interruption, start),
+    }
+}
+
+/// Makes the first attempt.
 ///
-/// If the very first attempt cannot reach the server, the error is returned immediately: a wrong
+/// If it cannot reach the server, the error is returned immediately: a wrong
 /// address is more likely than an outage. Later outages are tolerated for as long as the client
 /// allows.
-pub(super) fn acquire<G: Acquire>(
+pub(super) fn attempt<G: Acquire>(
     acquire: &mut G,
     wait: &Wait<'_>,
-    target: &Target,
-    local: &LocalWaiters<G::HandoffRequest, G::Guard>,
-) -> Result<Waited<G::Guard>> {
+    interruption: &Interruption<'_>,
+) -> Result<First<G::Guard>> {
     let process = fork::generation();
-    let interruption = Interruption::new(wait, &target.context);
     if interruption.is_early() {
-        return Ok(Waited::Interrupted);
+        return Ok(First::Over(Waited::Interrupted));
     }
     if wait.is_once() {
-        return Ok(match acquire.attempt(false, &|| interruption.is_set())? {
+        return Ok(First::Over(match acquire.attempt(false, &|| interruption.is_set())? {
             Some(guard) => Waited::Done(guard),
             // An interrupted attempt has not found out whether the target is available.
             None if interruption.was_seen() => Waited::Interrupted,
+            None if acquire.recovers() => Waited::Recovering,
             None => Waited::Busy,
-        });
+        }));
     }
-    let began = target.now();
+    let began = acquire.target().now();
     let deadline = wait.limit().map(|limit| began + limit);
-    let is_over =
-        || interruption.is_set() || deadline.is_some_and(|deadline| target.now() >= deadline);
-    let known = local.arrive(&target.key, began);
+    let is_over = || interruption.is_over(deadline);
+    let known = acquire.local().arrive(&acquire.target().key, began);
     let attempted = match known {
         Some(_) => acquire.attempt_within(&is_over),
         None => acquire.attempt(false, &is_over),
     };
     let first = match attempted {
         // A child that a callback forked has no part in its parent's call.
-        _ if fork::generation() != process => return Ok(Waited::Interrupted),
-        Ok(Some(guard)) => return Ok(Waited::Done(guard)),
+        _ if fork::generation() != process => return Ok(First::Over(Waited::Interrupted)),
+        Ok(Some(guard)) => return Ok(First::Over(Waited::Done(guard))),
         Ok(None) if known.is_some() => None,
         Ok(None) => Some(Event::Missed),
         Err(error) if !acquire.can_go_on_after(&error) => return Err(error),
         // Waiting is worthwhile only if a reply was lost, not if the server was never reached.
         Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
-        Err(_) if interruption.is_set() => return Ok(Waited::Interrupted),
+        Err(_) if interruption.is_set() => return Ok(First::Over(Waited::Interrupted)),
         Err(_) => Some(Event::Failed),
     };
-    let start = Start { process, began, deadline, known, first };
-    wait::run(acquire, wait, target, local, &interruption, start)
+    Ok(First::Waits(Start { process, began, limit: wait.limit(), known, first }))
 }

@@ -81,6 +81,15 @@ pub enum Verdict {
     Bad,
 }
 
+/// Why a node of a quorum gives no votes now.
+#[derive(Clone, Debug)]
+pub struct Abstention {
+    /// A sentence.
+    pub why: String,
+    /// Whether it ends by itself: the node was started anew. Otherwise something must be mended.
+    pub passes: bool,
+}
+
 /// One examined property.
 #[derive(Clone, Debug)]
 pub struct Finding {

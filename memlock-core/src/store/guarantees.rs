@@ -3,8 +3,11 @@
 
 use std::time::Duration;
 
-use crate::clock::{Moment, whole_seconds};
+use super::recovery::Guard;
+use crate::clock::{Moment, brief, whole_seconds};
+use crate::error::{Error, Result};
 use crate::lease::{DRIFT, Lease};
+use crate::mutation::{self, Mutation};
 
 /// What a store promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,12 +27,17 @@ pub struct Guarantees {
     /// What survives the end of the server, or of the process that keeps the items.
     pub survives: Survives,
     /// Whether items may be evicted to make room for others, unless the server is configured to
-    /// refuse instead.
+    /// refuse instead. With `evictions=refuse` in the URL, other servers are not used.
     pub evicts: bool,
     /// Across which events fences rise.
     pub fences_rise: FencesRise,
     /// Whether requests of several processes are carried out in the order of sending.
     pub order: Order,
+    /// The promise of all clients that no lease is longer, so that locks survive what the server
+    /// does not remember; `None`: they do not.
+    pub guard: Option<Guard>,
+    /// Of how many servers a majority decides; `None`: each lock is on one. Only mutexes are there.
+    pub quorum: Option<usize>,
     /// The longest key, in bytes.
     pub longest_key: usize,
     /// The longest value, in bytes.
@@ -106,6 +114,28 @@ impl Guarantees {
         whole.saturating_add(self.clock_error).saturating_add(drift)
     }
 
+    /// Checks a lease that is to be requested.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a lease that no store gives, or that is
+    /// longer than the guard.
+    pub fn lease(&self, duration: Duration) -> Result<Lease> {
+        let lease = Lease::new(duration)?;
+        match self.guard.map(Guard::longest_lease) {
+            Some(longest)
+                if duration > longest && !mutation::has(Mutation::LeaseBeyondTheGuard) =>
+            {
+                Err(Error::invalid(format!(
+                    "The lease of {} is longer than the guard of {}: ask for a shorter one, and \
+                     extend it or let it be renewed; or set a longer guard= for all clients.",
+                    brief(duration),
+                    brief(longest)
+                )))
+            }
+            _ => Ok(lease),
+        }
+    }
+
     /// How many seconds of the server's clock, beginning with the second that it shows, an item
     /// must be stored for to exist for at least `lease`. For records that note ends in whole
     /// seconds.
@@ -122,8 +152,8 @@ impl Guarantees {
     /// The store keeps an item until `until`, by a request for `old`. Returns the time until which
     /// it keeps the item at least if it may also have carried out a later request for `new`: its
     /// clock may stop, but never goes back.
-    pub(crate) fn kept_by_either(&self, until: Moment, old: Lease, new: Lease) -> Moment {
-        let less = self.covering(old.duration()).saturating_sub(self.covering(new.duration()));
+    pub(crate) fn kept_by_either(&self, until: Moment, old: Duration, new: Duration) -> Moment {
+        let less = self.covering(old).saturating_sub(self.covering(new));
         Moment::from_boot(until.since_boot().saturating_sub(less + less / DRIFT as u32))
     }
 
@@ -146,12 +176,23 @@ impl Guarantees {
         came: Moment,
         first: Option<Moment>,
     ) -> Option<Moment> {
-        let stood = match (self.is_suspicious(came.since(sent)), first) {
-            (false, _) => Duration::ZERO,
-            (true, Some(first)) => came.since(first),
-            (true, None) => return None,
-        };
+        let stood = self.stood(sent, came, first)?;
         Some(sent + left.saturating_sub(self.clock_error.saturating_add(stood)))
+    }
+
+    /// For how long the server's clock may have stood when it carried out a request, with the terms
+    /// of [`Guarantees::kept_until`].
+    pub(crate) fn stood(
+        &self,
+        sent: Moment,
+        came: Moment,
+        first: Option<Moment>,
+    ) -> Option<Duration> {
+        match (self.is_suspicious(came.since(sent)), first) {
+            (false, _) => Some(Duration::ZERO),
+            (true, Some(first)) => Some(came.since(first)),
+            (true, None) => None,
+        }
     }
 
     /// The promises in words, each with its subject: what `memlock doctor` says, and the columns of
@@ -170,12 +211,18 @@ impl Guarantees {
             Some(delay) => format!("replies after more than {} are verified", in_units(delay)),
             None => "the clock cannot stand still".to_owned(),
         };
-        let restart = match self.survives {
-            Survives::Nothing => "all locks are lost",
-            Survives::Persisted => "what the server has saved survives",
-            Survives::Restart => "locks survive, until the host is rebooted",
-            Survives::CleanRestart => "locks survive a clean restart, and are lost in a crash",
-            Survives::Crash => "locks survive, also a crash",
+        let restart = match (self.guard, self.survives) {
+            (Some(guard), _) => format!(
+                "holders put their locks back; new ones are given after {}",
+                in_units(guard.longest_lease())
+            ),
+            (_, Survives::Nothing) => "all locks are lost".to_owned(),
+            (_, Survives::Persisted) => "what the server has saved survives".to_owned(),
+            (_, Survives::Restart) => "locks survive, until the host is rebooted".to_owned(),
+            (_, Survives::CleanRestart) => {
+                "locks survive a clean restart, and are lost in a crash".to_owned()
+            }
+            (_, Survives::Crash) => "locks survive, also a crash".to_owned(),
         };
         let evictions = if self.evicts { "unless the server refuses when full" } else { "never" };
         let fences = match self.fences_rise {
@@ -187,7 +234,7 @@ impl Guarantees {
             ("scope", scope.to_owned()),
             ("expiry", expiry),
             ("stalls", stalls),
-            ("restart", restart.to_owned()),
+            ("restart", restart),
             ("evictions", evictions.to_owned()),
             ("fences", fences.to_owned()),
         ]
@@ -212,6 +259,11 @@ mod tests {
     const SECTIONS: &[(&str, &str)] = &[
         #[cfg(feature = "memcached")]
         ("memcached", "memcached://h"),
+        #[cfg(feature = "memcached")]
+        (
+            "memcached with `guard=60s` and `evictions=refuse`",
+            "memcached://h?guard=60s&evictions=refuse",
+        ),
         ("Memory", "memory://x"),
         #[cfg(feature = "postgresql")]
         ("PostgreSQL", "postgresql://u@h"),
@@ -235,6 +287,27 @@ mod tests {
             let rows = guarantees.in_words().map(|(what, said)| format!("| {what} | {said} |"));
             let table = format!("### {heading}\n\n| | |\n| --- | --- |\n{}\n\n", rows.join("\n"));
             assert!(page.contains(&table), "docs/guarantees.md does not contain:\n{table}");
+        }
+    }
+
+    /// The section says that this row changes, and no other does.
+    #[test]
+    fn of_a_server_that_may_not_evict_one_row_is_another() {
+        let page = include_str!("../../../docs/guarantees.md");
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let in_words = |url: &str| schemes::connect(url, &clock).unwrap().guarantees().in_words();
+        for (heading, url) in SECTIONS
+            .iter()
+            .filter(|(_, url)| schemes::connect(url, &clock).unwrap().guarantees().evicts)
+        {
+            let (allows, refuses) = (in_words(url), in_words(&format!("{url}?evictions=refuse")));
+            let changed: Vec<_> =
+                refuses.iter().filter(|row| !allows.contains(row)).cloned().collect();
+            assert_eq!(changed, [("evictions", "never".to_owned())], "{heading}");
+            let (_, section) = page.split_once(&format!("### {heading}\n")).unwrap();
+            let section = section.split("\n#").next().unwrap();
+            let said = "With `evictions=refuse` in the URL, the row *evictions* is *never*";
+            assert!(section.contains(said), "docs/guarantees.md on {heading}: {said}");
         }
     }
 }

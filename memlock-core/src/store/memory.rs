@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::fork::ForkLocal;
 use crate::name::Key;
 
-const GUARANTEES: Guarantees = Guarantees {
+pub(super) const GUARANTEES: Guarantees = Guarantees {
     scope: Scope::Process,
     clock_error: Duration::ZERO,
     clock_step: Duration::from_nanos(1),
@@ -29,6 +29,8 @@ const GUARANTEES: Guarantees = Guarantees {
     evicts: false,
     fences_rise: FencesRise::WhileClocksDo,
     order: Order::Sent,
+    guard: None,
+    quorum: None,
     longest_key: 250,
     longest_value: usize::MAX,
 };
@@ -130,7 +132,7 @@ impl Memory {
             |version: Version| found.is_some_and(|kept| self.version(kept.number) == version);
         Ok(match *op {
             Op::Add { .. } if found.is_some() => Reply::Exists,
-            Op::Add { key, value, expiry, returns } => {
+            Op::Add { key, value, expiry, returns, .. } => {
                 self.stored(items.store(key, value.to_vec(), self.expires(now, expiry)), returns)
             }
             Op::Get { .. } => match found {
@@ -175,7 +177,10 @@ impl Memory {
                             "The item {key} is not a number and cannot be counted."
                         )));
                     };
-                    let expires = kept.expires;
+                    let expires = match initial {
+                        Some((_, expiry)) => self.expires(now, expiry),
+                        None => kept.expires,
+                    };
                     items.store(key, number.to_string().into_bytes(), expires);
                     Reply::Number(number)
                 }
@@ -196,7 +201,7 @@ impl Memory {
         match returns {
             Returns::Nothing => Reply::Written,
             Returns::Version | Returns::Fence => {
-                Reply::Stored(Stored { version: self.version(number), fence: self.fence(number) })
+                Reply::Stored(Stored::new(self.version(number), self.fence(number)))
             }
         }
     }

@@ -12,8 +12,9 @@ use std::time::Duration;
 #[cfg(feature = "admin")]
 use crate::error::{Error, Result};
 use crate::name::Key;
+use crate::owner::Token;
 #[cfg(feature = "admin")]
-use admin::Admin;
+use admin::{Abstention, Admin};
 
 pub mod admin;
 pub mod guarantees;
@@ -25,6 +26,9 @@ mod mysql;
 mod ops;
 #[cfg(feature = "postgresql")]
 mod postgresql;
+#[cfg(feature = "memcached")]
+pub mod quorum;
+pub mod recovery;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(any(feature = "memcached", feature = "mysql", feature = "postgresql", feature = "redis"))]
@@ -39,7 +43,8 @@ mod url;
 
 pub use admin::Node;
 pub use guarantees::{ClockOf, FencesRise, Guarantees, Order, Scope, Survives};
-pub use ops::{Epoch, Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
+pub use ops::{Admission, Epoch, Expiry, Failure, Item, Op, Reply, Returns, Sent, Stored, Version};
+pub use recovery::Recovery;
 pub use route::Route;
 pub(crate) use url::Url;
 pub use url::without_password;
@@ -68,6 +73,12 @@ pub trait Store: Send + Sync + fmt::Debug {
         self.run(route, ops)
     }
 
+    /// Sends `ops` as [`Store::run`] does, without waiting for the replies, so that several servers can
+    /// be asked at once. A store that cannot sends them when the replies are asked for.
+    fn send<'a>(&'a self, route: Route, ops: &'a [Op<'a>]) -> Sent<'a> {
+        Sent::new(move || self.run(route, ops))
+    }
+
     /// The index of the server that owns `route`: operations on the same server can share a batch.
     fn server_of(&self, _route: Route) -> usize {
         0
@@ -78,6 +89,15 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn is_silent(&self, _route: Route) -> bool {
         false
     }
+
+    /// Asks the server that owns `route`, which is silent, whether it answers again, and does not wait
+    /// for that. It is silent until it does. `anew`: if it was asked longer ago than this, it is asked
+    /// anew; and also one that is to be left alone for a while.
+    fn probe(&self, _route: Route, _anew: Option<Duration>) {}
+
+    /// Nobody holds what this token was granted: it need not be kept. What is known of it elsewhere than
+    /// on its server is forgotten.
+    fn disown(&self, _key: &Key, _token: Token) {}
 
     /// The SQL statement that removes the item if its value begins with these bytes, for a
     /// transaction of the caller's on the same database. It changes one row, or none if the value is
@@ -97,6 +117,18 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// `None` before the first contact.
     fn time(&self, route: Route) -> Option<Duration>;
 
+    /// If the server that owns `route` gives no new grants yet, for how long, as far as known
+    /// without a request.
+    fn recovery(&self, _route: Route) -> Option<Recovery> {
+        None
+    }
+
+    /// Whether the server that owns `route` gives no new grants yet in this life, as far as known
+    /// without a request: yes, if the last life that was seen is another one.
+    fn recovers(&self, _route: Route, _life: Epoch) -> bool {
+        false
+    }
+
     /// The address from which this process last connected to the server that owns `route`: the
     /// address at which other clients of that server can most likely reach this process. `None` if
     /// there is none.
@@ -108,10 +140,23 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// is at least one.
     fn nodes(&self) -> Vec<Node>;
 
+    /// The server that owns `route`, or what stores its items instead, for people.
+    fn title(&self, route: Route) -> String {
+        let node = self.nodes().into_iter().nth(self.server_of(route));
+        node.map_or_else(String::new, |node| node.title)
+    }
+
     /// What is missing on this node as long as nothing has been stored there, as a sentence; `None`
     /// if nothing is. Creates nothing, unlike the operations.
     #[cfg(feature = "admin")]
     fn missing(&self, _node: usize) -> Option<String> {
+        None
+    }
+
+    /// Why this node of a quorum gives no votes, as far as is known by now; `None` if it
+    /// gives them, or if this is no quorum.
+    #[cfg(feature = "admin")]
+    fn abstention(&self, _node: usize) -> Option<Abstention> {
         None
     }
 

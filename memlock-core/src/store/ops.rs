@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::lease::Lease;
 use crate::name::Key;
@@ -20,6 +21,8 @@ pub enum Op<'a> {
         expiry: Expiry,
         /// What the reply has to contain.
         returns: Returns,
+        /// In which states of the server: otherwise [`Reply::NotAdmitted`].
+        admission: Admission,
     },
     /// Reads the item: [`Reply::Value`] or [`Reply::Missing`].
     Get {
@@ -72,12 +75,17 @@ pub enum Op<'a> {
         /// The number to add.
         by: u64,
         /// If there is no item: store this number with this lifetime, instead of replying
-        /// [`Reply::Missing`].
+        /// [`Reply::Missing`]. The members of a quorum give that lifetime to existing numbers, too.
         initial: Option<(u64, Expiry)>,
     },
 }
 
 impl<'a> Op<'a> {
+    /// Adds an item, whatever the state of the server.
+    pub fn add(key: &'a Key, value: &'a [u8], expiry: Expiry, returns: Returns) -> Op<'a> {
+        Op::Add { key, value, expiry, returns, admission: Admission::Always }
+    }
+
     /// Reads an item, without a fence.
     pub fn get(key: &'a Key) -> Op<'a> {
         Op::Get { key, fence: false }
@@ -112,6 +120,16 @@ impl<'a> Op<'a> {
         !matches!(self, Op::Get { .. })
     }
 
+    /// Whether the reply has to contain the version that was stored.
+    pub fn wants_version(&self) -> bool {
+        match *self {
+            Op::Add { returns, .. } | Op::CompareAndSet { returns, .. } => {
+                returns != Returns::Nothing
+            }
+            _ => false,
+        }
+    }
+
     /// Whether the reply has to contain a fence.
     pub fn wants_fence(&self) -> bool {
         match *self {
@@ -122,6 +140,43 @@ impl<'a> Op<'a> {
             _ => false,
         }
     }
+}
+
+/// A batch that was sent, or is sent when the replies are asked for. If it is dropped, what the server
+/// did with it stays unknown.
+#[must_use = "the replies are to be awaited"]
+pub struct Sent<'a>(Receive<'a>);
+
+type Receive<'a> = Box<dyn FnOnce() -> std::result::Result<Vec<Reply>, Failure> + 'a>;
+
+impl<'a> Sent<'a> {
+    /// A batch whose replies are awaited in this way.
+    pub fn new(
+        receive: impl FnOnce() -> std::result::Result<Vec<Reply>, Failure> + 'a,
+    ) -> Sent<'a> {
+        Sent(Box::new(receive))
+    }
+
+    /// Waits for the replies, one for each operation.
+    ///
+    /// # Errors
+    /// As [`Store::run`](super::Store::run).
+    pub fn replies(self) -> std::result::Result<Vec<Reply>, Failure> {
+        (self.0)()
+    }
+}
+
+/// In which states of the server an item is added. On a store without a
+/// [`Guard`](super::recovery::Guard) no server ever recovers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// In all of them.
+    Always,
+    /// It is a new grant: not while the server recovers.
+    Grant,
+    /// It puts back what was granted or confirmed in this earlier life: only in another life, and
+    /// only while the server recovers.
+    Reclaim(Epoch),
 }
 
 /// What the reply to a store operation has to contain. A store may save work for what is not
@@ -170,6 +225,8 @@ pub enum Reply {
     Missing,
     /// The item has another version, or this version belongs to another epoch of the server.
     VersionMismatch,
+    /// The server was not asked, because of its state: see [`Admission`].
+    NotAdmitted,
     /// The item was removed.
     Deleted,
     /// The item.
@@ -187,6 +244,16 @@ pub struct Stored {
     /// requested. [`Guarantees::fences_rise`](super::Guarantees::fences_rise) states across which
     /// events it rises.
     pub fence: u64,
+    /// Until when it is kept at least, if the store has found out: a quorum asks members that were
+    /// slow to answer once more. Otherwise that is counted from the request.
+    pub kept: Option<Moment>,
+}
+
+impl Stored {
+    /// An item whose end is counted from the request.
+    pub fn new(version: Version, fence: u64) -> Stored {
+        Stored { version, fence, kept: None }
+    }
 }
 
 /// An item as it was read.
@@ -206,7 +273,7 @@ pub struct Item {
 }
 
 /// One life of one server. Versions of one epoch are not valid in the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Epoch(u64, u64);
 
 impl Epoch {
@@ -266,7 +333,7 @@ impl Failure {
     /// The error of a batch that only read: nothing was changed, so its outcome is not unknown.
     pub(crate) fn of_read(self) -> Error {
         match self.error.kind() {
-            ErrorKind::Unknown => Error::new(ErrorKind::Unreachable, self.error.to_string()),
+            ErrorKind::Unknown => Error::unreachable(self.error.to_string()),
             _ => self.error,
         }
     }

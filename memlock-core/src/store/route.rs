@@ -14,6 +14,12 @@ impl Route {
         Route(mix(fnv1a(key.as_str().as_bytes())))
     }
 
+    /// A route on a store of one server, which owns them all.
+    #[cfg(feature = "memcached")]
+    pub(crate) const fn of_any() -> Route {
+        Route(0)
+    }
+
     /// The pinned hash.
     pub fn hash(self) -> u64 {
         self.0

@@ -1,13 +1,14 @@
 //! The trait through which waiting uses a mutex, a semaphore or a counter.
 
 use super::entries::Request;
-
+use super::local::LocalWaiters;
 use super::policy::TargetState;
 use super::queue::Capacity;
 use super::wake::Reserve;
 use crate::error::{Error, Result};
 use crate::notify::Successors;
 use crate::store::{Op, Reply};
+use crate::target::Target;
 use crate::wait_id::WaitId;
 
 /// One acquisition of a target that can be waited for.
@@ -16,6 +17,12 @@ pub(crate) trait Acquire {
     type HandoffRequest: Copy;
     /// What a successful acquisition returns.
     type Guard;
+
+    /// What is acquired.
+    fn target(&self) -> &Target;
+
+    /// The waiters of this process.
+    fn local(&self) -> &LocalWaiters<Self::HandoffRequest, Self::Guard>;
 
     /// Makes one attempt, and resolves its outcome. `called`: this waiter was woken, or is the
     /// first in the queue. `is_over`: whether to stop, and leave an unknown outcome unresolved.
@@ -29,6 +36,11 @@ pub(crate) trait Acquire {
 
     /// Whether several holders can hold the target at once.
     fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// Whether the last attempt failed because the server gives no new grants yet.
+    fn recovers(&self) -> bool {
         false
     }
 

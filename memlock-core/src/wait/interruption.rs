@@ -3,6 +3,7 @@
 use std::cell::Cell;
 
 use super::limit::Wait;
+use crate::clock::Moment;
 use crate::context::Context;
 
 /// All that may end one call early: its callback, its cancel handle, and its client, which may be
@@ -22,6 +23,15 @@ impl<'a> Interruption<'a> {
         Interruption { wait, context, cancellations, seen: Cell::new(false) }
     }
 
+    /// The interruption state of a call that began when the client had been cancelled so often.
+    pub(crate) fn resumed(
+        wait: &'a Wait<'a>,
+        context: &'a Context,
+        cancellations: u64,
+    ) -> Interruption<'a> {
+        Interruption { cancellations, ..Interruption::new(wait, context) }
+    }
+
     /// Whether the call was interrupted before it began. Does not call the callback.
     pub(crate) fn is_early(&self) -> bool {
         self.wait.is_cancelled() || self.context.is_closed()
@@ -35,6 +45,12 @@ impl<'a> Interruption<'a> {
         let set = self.seen.get() || cancelled || self.wait.is_interrupted();
         self.seen.set(set);
         set
+    }
+
+    /// Whether the call has to end, or its deadline has passed.
+    pub(crate) fn is_over(&self, deadline: Option<Moment>) -> bool {
+        let is_late = |deadline| self.context.clock().now() >= deadline;
+        self.is_set() || deadline.is_some_and(is_late)
     }
 
     /// Whether [`Interruption::is_set`] has returned true.

@@ -114,6 +114,28 @@ pub(crate) struct QueueTicket {
     pub(crate) listener: Arc<dyn Listener>,
 }
 
+/// How a waiter takes over a position in the server's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takeover {
+    /// Together with the listener.
+    Listener,
+    /// It hears the messages by its own listener.
+    Heard,
+    /// It has to join again in that place, by its own listener.
+    Anew,
+}
+
+impl QueueTicket {
+    /// How a waiter with this listener takes it over.
+    pub(crate) fn takeover(&self, own: &Arc<dyn Listener>) -> Takeover {
+        match (self.listener.shared(), own.shared()) {
+            (None, None) => Takeover::Listener,
+            (theirs, ours) if theirs == ours => Takeover::Heard,
+            _ => Takeover::Anew,
+        }
+    }
+}
+
 struct LocalWaiter<A, G> {
     number: u64,
     request: A,
@@ -207,6 +229,11 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         LocalWaiters { side_by_side: true, ..LocalWaiters::default() }
     }
 
+    /// Whether each waiter has its own entry in the server's queue.
+    pub(crate) fn is_side_by_side(&self) -> bool {
+        self.side_by_side
+    }
+
     /// What is known of the queue for a caller that arrives now; `None` if the caller may try
     /// immediately. Without contention, this costs one atomic read.
     pub(crate) fn arrive(&self, key: &Key, now: Moment) -> Option<Known> {
@@ -278,6 +305,27 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             .unwrap_or_default()
     }
 
+    /// Whether all these entries of the server's queue are of this client: its waiters', left behind by
+    /// some, or `ours`.
+    pub(crate) fn has_all(
+        &self,
+        key: &Key,
+        ours: &[WaitId],
+        mut entries: impl Iterator<Item = WaitId>,
+    ) -> bool {
+        let lists = self.lists();
+        let list = lists.by_key.get(key);
+        let known = |id| {
+            list.is_some_and(|list| {
+                let of_waiters = list.waiters.iter().map(|waiter| &waiter.ids);
+                let of_ticket = list.ticket.iter().map(|ticket| &ticket.ids);
+                let left = std::iter::once(&list.left_behind);
+                of_waiters.chain(of_ticket).chain(left).any(|ids| ids.contains(&id))
+            })
+        };
+        entries.all(|id| ours.contains(&id) || known(id))
+    }
+
     /// Adds a waiter to the end of the list. Returns the number that identifies the waiter.
     pub(crate) fn enter(&self, key: &Key, request: A, listener: &Arc<dyn Listener>) -> u64 {
         let mut lists = self.lists();
@@ -308,8 +356,10 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             Some(list) if list.waiters.front().is_none_or(|first| first.number == number) => {
                 let ticket = list.ticket.take();
                 if let (Some(ticket), Some(first)) = (&ticket, list.waiters.front_mut()) {
-                    (first.listener, first.ids) =
-                        (Arc::clone(&ticket.listener), ticket.ids.clone());
+                    if ticket.takeover(&first.listener) == Takeover::Listener {
+                        first.listener = Arc::clone(&ticket.listener);
+                    }
+                    first.ids = ticket.ids.clone();
                 }
                 (true, ticket)
             }
@@ -511,7 +561,7 @@ mod tests {
             None
         }
         fn sleep(&self, _duration: Duration) {}
-        fn heard(&self, _live: &[WaitId]) -> Option<WakeMessage> {
+        fn receive(&self, _is_live: &dyn Fn(WaitId) -> bool) -> Option<(WaitId, WakeMessage)> {
             None
         }
         fn interrupt(&self) {}

@@ -202,7 +202,11 @@ impl Policy {
             return;
         }
         if !matches!(event, Event::Failed | Event::Interrupted) {
-            (self.out_since, self.retry) = (None, FIRST_RETRY);
+            self.out_since = None;
+            // An attempt may be refused where an inspection fails, again and again.
+            if event != Event::Missed {
+                self.retry = FIRST_RETRY;
+            }
         }
         if let (Step::Leave, false) = (self.step, matches!(event, Event::Left | Event::Failed)) {
             return;

@@ -72,7 +72,7 @@ impl Queue<'_> {
         inspection: Op<'_>,
     ) -> std::result::Result<(usize, Reply), Failure> {
         let key = self.key;
-        let add = Op::Add { key, value: b"", expiry: EXPIRY, returns: Returns::Version };
+        let add = Op::add(key, b"", EXPIRY, Returns::Version);
         let enter =
             if front { Op::Prepend { key, value: line } } else { Op::Append { key, value: line } };
         if let Some(before) = behind {
@@ -101,8 +101,7 @@ impl Queue<'_> {
         })
     }
 
-    /// The position of this waiter, the reply to `inspection` if there is one, or both. A queue in
-    /// the second half of its TTL is rewritten.
+    /// The position of this waiter, the reply to `inspection` if there is one, or both.
     pub(crate) fn inspect(
         &self,
         ids: &[WaitId],
@@ -112,11 +111,15 @@ impl Queue<'_> {
         let ops: Vec<Op<'_>> =
             queue.then_some(Op::get(self.key)).into_iter().chain(inspection).collect();
         let mut replies = self.target.read(&ops)?.into_iter();
-        if !queue {
-            return Ok((None, replies.next()));
-        }
-        let view = match replies.next() {
-            Some(Reply::Value(item)) => {
+        let view = if queue { replies.next().map(|reply| self.view(ids, reply)) } else { None };
+        Ok((view, replies.next()))
+    }
+
+    /// The position of this waiter in the queue as it was read just now. One in the second half of its
+    /// TTL is rewritten.
+    pub(super) fn view(&self, ids: &[WaitId], queue: Reply) -> QueueView {
+        match queue {
+            Reply::Value(item) => {
                 if item.remaining.is_some_and(|left| left < LIFE / 2) {
                     let value = entries::without(&item.value, &[]);
                     let _ = self.target.run(&[self.compare_and_set(&item, &value)]);
@@ -129,8 +132,7 @@ impl Queue<'_> {
                 place.map_or_else(gone, QueueView::Behind)
             }
             _ => QueueView::Lost,
-        };
-        Ok((Some(view), replies.next()))
+        }
     }
 
     /// Removes the entries `ids`, and inspects the target afterwards: a releaser that woke this

@@ -1,18 +1,43 @@
 //! Permits by handle.
 
 use std::ffi::{c_int, c_void};
+use std::sync::Arc;
 
-use memlock_core::Answer;
+use memlock_core::{Answer, Permit};
 
 use crate::boundary::{enter, lent, lent_mut, put, quietly, span, take_back, to_millis};
-use crate::renewal::{Leased, loss_code, memlock_renewal_callback};
+use crate::calls::Calls;
+use crate::renewal::{Effort, Leased, loss_code, memlock_renewal_callback};
+use crate::taken_over::Holds;
 
 /// One or several permits of a semaphore that are held. Use a handle from one thread at a time; its
 /// remaining time and its count may be read from several threads at once. Renewed permits allow
 /// more: see memlock_permit_renew().
 pub struct memlock_permit {
-    pub(super) held: Leased,
-    pub(super) permits: u32,
+    held: Leased,
+    permits: u32,
+    /// Where calls that are started with it are.
+    calls: Arc<Calls>,
+}
+
+impl memlock_permit {
+    pub(crate) fn new(guard: Permit, permits: u32, calls: &Arc<Calls>) -> memlock_permit {
+        memlock_permit { held: Leased::new(guard), permits, calls: Arc::clone(calls) }
+    }
+}
+
+impl Holds for memlock_permit {
+    fn leased(&self) -> &Leased {
+        &self.held
+    }
+
+    fn calls(&self) -> &Arc<Calls> {
+        &self.calls
+    }
+
+    fn into_leased(self) -> Leased {
+        self.held
+    }
 }
 
 /// Releases the permits, all together, in one round trip, or two when other processes have used the
@@ -23,16 +48,17 @@ pub struct memlock_permit {
 /// server, or expire with the lease; or MEMLOCK_INVALID for NULL.
 ///
 /// # Safety
-/// `permit` is NULL or came from memlock_semaphore_acquire() or memlock_semaphore_acquire_wait(),
-/// and is not used afterwards.
+/// `permit` is NULL or came from memlock_semaphore_acquire(), memlock_semaphore_acquire_wait() or
+/// memlock_pending_take_permit(), and is not used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn memlock_permit_release(permit: *mut memlock_permit) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise. A callback may read the handle until the renewal has ended.
-        let renewal = unsafe { lent(permit, "permit") }?.held.stop_renewal();
+        let renewal = unsafe { lent(permit, "permit") }?.held.stop_renewal(Effort::Full);
         // SAFETY: the caller's promise.
         let permit = unsafe { take_back(permit) };
-        permit.map_or(Ok(Answer::NotHeld.into()), |permit| permit.held.release(renewal))
+        permit
+            .map_or(Ok(Answer::NotHeld.into()), |permit| permit.held.release(Effort::Full, renewal))
     })
 }
 
@@ -86,8 +112,7 @@ pub unsafe extern "C-unwind" fn memlock_permit_extend(
 /// lost: see memlock_renewal_callback. Once memlock_permit_release() has returned, the callback is
 /// not running and is never called again, so `arg` may be freed. The thread that calls
 /// memlock_permit_release() must therefore not hold a mutex for which the callback waits. A loss
-/// that memlock_permit_release() itself detects is reported by its answer only, not by the
-/// callback.
+/// after memlock_permit_release() was called is reported by its answer only, not by the callback.
 ///
 /// Returns MEMLOCK_OK. Returns MEMLOCK_LOST when the lease has already expired, MEMLOCK_NOT_HELD in
 /// a child made by fork, MEMLOCK_INVALID when the permits are already renewed or `max_hold_ms` is

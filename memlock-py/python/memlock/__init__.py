@@ -25,13 +25,18 @@ the main thread holds is released. Sub-interpreters cannot import this module.
 Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It opens
 its own connections, and it neither holds nor releases what its parent holds.
 
+Decorators: @client.mutex("x").guard holds the lock for each call of a function. memlock.django,
+memlock.flask, memlock.fastapi and memlock.celery hold locks for requests, commands and tasks: see
+docs/frameworks.md.
+
 Transactions: a lock must be held until the transaction of the work has been committed. Use
 memlock.transaction() for a connection of the DB-API, memlock.django or memlock.sqlalchemy; and
 check_fence() against holders that continue after their lease: see docs/transactions.md.
 
 Logging: messages go to the logger "memlock" of the module logging, and to one child logger for
 each part, such as "memlock.renewal". WARNING: a lock or permit was lost or is at risk. INFO: a
-server became unreachable or reachable. DEBUG: connections, and problems that were resolved at
+server became unreachable or reachable; a call, a request or a task was not carried out because its
+lock was busy. DEBUG: connections, and problems that were resolved at
 once. A record is handled in the thread that logs, which continues afterwards. A handler may use
 memlock, and that is not logged; but it must not wait for what the logging call holds or waits
 for. An exception of a handler ends a wait of the main thread, or is raised in the main thread
@@ -39,6 +44,7 @@ when the call has returned; in other threads it goes to sys.unraisablehook. Whil
 exits, only the main thread logs.
 """
 
+from memlock._current import current_mutex
 from memlock._memlock import (
     CancelHandle,
     Client,
@@ -61,6 +67,7 @@ from memlock._memlock import (
     Owner,
     Permit,
     ProtocolError,
+    Recovering,
     Semaphore,
     SemaphoreNotFound,
     SessionNotFound,
@@ -108,6 +115,7 @@ __all__ = [
     "Owner",
     "Permit",
     "ProtocolError",
+    "Recovering",
     "Semaphore",
     "SemaphoreNotFound",
     "SessionNotFound",
@@ -117,6 +125,7 @@ __all__ = [
     "cancel_waits",
     "check_fence",
     "connect",
+    "current_mutex",
     "distinct_list_insert",
     "distinct_list_set_up",
     "distinct_list_tear_down",

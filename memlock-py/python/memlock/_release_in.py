@@ -46,7 +46,7 @@ def _defer(mutex: Mutex, connection: Any, database: Database) -> Release:
 
         return sqlalchemy.defer_to_end(mutex, connection)
     if database.connection is None:
-        from memlock import django  # noqa: PLC0415
+        from memlock.django import _transactions  # noqa: PLC0415
 
-        return django.defer_to_end(mutex, connection)
+        return _transactions.defer_to_end(mutex, connection)
     return leave_to(database.connection, mutex._defer_release())

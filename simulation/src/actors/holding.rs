@@ -6,7 +6,7 @@ use std::time::Duration;
 use memlock_core::{Error, ErrorKind, Extension, Guard, Release};
 
 use super::actor::Actor;
-use super::context::{LEASES, duration, here, in_world, report_violation, sleep_for, trace};
+use super::context::{duration, here, in_world, report_violation, sleep_for, trace};
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 use crate::world::with;
 
@@ -59,11 +59,15 @@ impl Actor {
     /// Returns the lease of the extension, if it succeeded; `None` if the hold is over.
     fn extend(&mut self, hold: u64) -> Option<Option<Nanos>> {
         let mut held = self.held_slot().take()?;
-        let lease = if self.rng.permille(400) { SECOND } else { self.rng.pick(&LEASES) };
+        let lease = if self.rng.permille(400) { SECOND } else { self.lease() };
         let (task, process, begun) = here();
         with(|world| {
             world.oracle.semaphores.leases(process, task, begun, lease);
             world.oracle.pauses_using(hold, begun, false);
+            {
+                let now = world.now;
+                world.oracle.extends(hold, now);
+            }
         });
         let extended = held.extend(duration(lease));
         trace(|| format!("extending by {:.1} s is answered {extended:?}", lease as f64 / 1e9));
@@ -71,7 +75,7 @@ impl Actor {
         match extended {
             Ok(Extension::Extended) => {}
             Ok(Extension::Lost) => {
-                with(|world| world.oracle.told_lost(hold, now, &world.server));
+                with(|world| world.oracle.told_lost(hold, now, &world.sites));
                 return None;
             }
             Ok(Extension::NotHeld) => {
@@ -80,7 +84,12 @@ impl Actor {
             Err(ref error) => self.failed(hold, begun, error),
         }
         let until = in_world(held.deadline());
-        with(|world| world.oracle.uses(hold, until));
+        with(|world| {
+            world.oracle.uses(hold, until);
+            if extended.is_ok() {
+                world.oracle.told_unbroken(hold);
+            }
+        });
         *self.held_slot() = Some(held);
         Some(extended.is_ok().then_some(lease))
     }
@@ -95,6 +104,7 @@ impl Actor {
         match error.kind() {
             ErrorKind::Unreachable => with(|world| world.oracle.told_unchanged(hold, begun)),
             ErrorKind::Unknown => {}
+            ErrorKind::Config if with(|world| world.scenario.misdated) => {}
             _ => report_violation(format!(
                 "a holder's step failed without a possible cause: {error}"
             )),
@@ -116,11 +126,11 @@ impl Actor {
             let (_, _, now) = here();
             match released {
                 Ok(Release::Released) => {
-                    with(|world| world.oracle.told_released(hold, &world.server));
+                    with(|world| world.oracle.told_released(hold, now, &world.sites));
                     return self.release_again(held);
                 }
                 Ok(Release::Lost) => {
-                    return with(|world| world.oracle.told_lost(hold, now, &world.server));
+                    return with(|world| world.oracle.told_lost(hold, now, &world.sites));
                 }
                 Ok(Release::NotHeld) => {
                     report_violation("a holder was told that it holds nothing".to_owned())
@@ -131,6 +141,21 @@ impl Actor {
             with(|world| world.oracle.uses(hold, until));
             let pause = self.rng.spread(MILLI, 2 * SECOND);
             sleep_for(pause);
+            if self.rng.permille(250) {
+                // The holder goes on after all.
+                *self.held_slot() = Some(held);
+                if let Some(extended) = self.extend(hold) {
+                    if extended.is_some() {
+                        with(|world| world.oracle.goes_on(hold));
+                    }
+                    let pause = self.rng.spread(MILLI, SECOND);
+                    sleep_for(pause);
+                }
+                match self.held_slot().take() {
+                    Some(again) => held = again,
+                    None => return,
+                }
+            }
         }
         let (_, _, now) = here();
         with(|world| world.oracle.pauses_using(hold, now, true));

@@ -6,9 +6,7 @@ use std::sync::PoisonError;
 use memlock_core::{ErrorKind, Permit, Request, Wait, Waited};
 
 use super::actor::Actor;
-use super::context::{
-    LEASES, check_error, duration, here, in_step, in_world, report_violation, trace,
-};
+use super::context::{check_error, duration, here, in_step, in_world, report_violation, trace};
 use super::opened::Opened;
 use crate::oracle::{PermitRequest, Refusal};
 use crate::time::{MILLI, Nanos, SECOND};
@@ -70,7 +68,7 @@ impl Actor {
         several: bool,
         priorities: bool,
     ) {
-        let lease = self.rng.pick(&LEASES);
+        let lease = self.lease();
         let limit = match self.rng.within(0..20) {
             0..=3 => None,
             4..=8 => Some(0),
@@ -96,7 +94,7 @@ impl Actor {
         let permit_request =
             PermitRequest { key, permits, priority, number: opened.number, lease, limit };
         with(|world| {
-            let server_time = world.server.time();
+            let server_time = world.sites[0].server.time();
             world.oracle.asks_for_permits(task, process, permit_request, now, server_time);
         });
         let refusal = match semaphore.acquire_with(request, &wait) {
@@ -104,6 +102,7 @@ impl Actor {
             Ok(Waited::Busy) => Refusal::Busy,
             Ok(Waited::TimedOut) => Refusal::TimedOut,
             Ok(Waited::Interrupted) => Refusal::Interrupted,
+            Ok(Waited::Recovering) => Refusal::Recovering,
             Err(error) => {
                 trace(|| format!("error: {error}"));
                 match error.kind() {
@@ -122,7 +121,7 @@ impl Actor {
         }
         with(|world| {
             let held_up = world.held_up(process);
-            world.oracle.refused_permits(task, refusal, world.now, held_up, &world.server);
+            world.oracle.refused_permits(task, refusal, world.now, held_up, &world.sites[0].server);
         });
     }
 
@@ -184,7 +183,7 @@ impl Actor {
     fn status(&mut self, opened: &Opened, key: &str) {
         let (task, _, now) = here();
         with(|world| {
-            let server_time = world.server.time();
+            let server_time = world.sites[0].server.time();
             world.oracle.semaphores.watches(task, key);
             world.oracle.inspect_semaphores(now, server_time);
         });

@@ -24,7 +24,7 @@ struct OwnRenewal {
 pub(crate) fn inspect(registry: &Registry, process: usize) {
     for (token, renewal) in registered(registry) {
         let end = until(process, renewal.would_remain());
-        with(|world| world.oracle.relies(&token, end, world.now, &world.server));
+        with(|world| world.oracle.relies(&token, end, world.now, &world.sites));
     }
 }
 
@@ -57,7 +57,7 @@ fn notified(token: &str, notice: Notice) {
     };
     with(|world| {
         let stopped = world.processes[process].paused_until;
-        world.oracle.notified(token, notice, end, world.now, stopped, &world.server);
+        world.oracle.notified(token, notice, end, world.now, stopped, &world.sites);
     });
 }
 
@@ -147,9 +147,11 @@ impl Actor {
                 Ok(released) => {
                     with(|world| {
                         match released {
-                            Release::Released => world.oracle.told_released(hold, &world.server),
+                            Release::Released => {
+                                world.oracle.told_released(hold, now, &world.sites)
+                            }
                             Release::Lost => {
-                                world.oracle.was_lost_before(&token, now, &world.server)
+                                world.oracle.was_lost_before(&token, now, &world.sites)
                             }
                             Release::NotHeld => {
                                 world
@@ -238,6 +240,6 @@ fn check_state(own: &OwnRenewal) {
         report_violation(format!("{} is held and lost, or neither of them", own.token));
     }
     if let Some(loss) = lost {
-        with(|world| world.oracle.learns(&own.token, loss, now, &world.server));
+        with(|world| world.oracle.learns(&own.token, loss, now, &world.sites));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::call::Call;
 use super::hold::HoldInterval;
+use super::quorum::VOTE_OUTLIVES;
 use super::state::Oracle;
 use super::token::Token;
 use crate::server::Cause;
@@ -39,6 +40,10 @@ impl Oracle {
         }
         let lost =
             matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
+        let forgotten = matches!(
+            self.tokens.get(&token),
+            Some(Token { gone: Some((_, Cause::Forgotten)), .. })
+        );
         let lock = self.locks.entry(call.key.clone()).or_default();
         lock.irregular += u64::from(call.limit == Some(0));
         if until > now && !lost {
@@ -51,7 +56,13 @@ impl Oracle {
                 self.violation.get_or_insert(what);
             }
             lock.greatest_fence = lock.greatest_fence.max(fence);
+            if let Some(quorum) = &mut self.quorum {
+                quorum.granted(&call.key, &token, now);
+            }
         }
-        self.holds(HoldInterval { lost, ..HoldInterval::new(call.process, call.key, token, until) })
+        // Its votes stay until they end, whatever its holder does with it.
+        self.progressed(&call.key, until + VOTE_OUTLIVES);
+        let hold = HoldInterval::new(call.process, call.key, token, until);
+        self.holds(HoldInterval { lost, forgotten, since: now, ..hold })
     }
 }

@@ -24,8 +24,11 @@ pub(crate) enum Refusal {
     Busy,
     TimedOut,
     Interrupted,
+    Recovering,
     Unreachable,
     Unknown,
+    /// Too few servers are left beside one whose clock is wrong.
+    Misdated,
     Invalid,
     NotFound,
     Other,

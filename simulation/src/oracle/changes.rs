@@ -8,16 +8,19 @@ use super::requester::Requester;
 use super::state::Oracle;
 use super::token::{Token, reservation_of, token_of};
 use crate::server::{Cause, Change, Server};
+use crate::site::Site;
 use crate::time::Nanos;
 
 impl Oracle {
     pub(crate) fn changed(
         &mut self,
+        site: usize,
         change: &Change,
         now: Nanos,
         by: Option<Requester>,
-        server: &Server,
+        sites: &[Site],
     ) {
+        let server = &sites[site].server;
         if change.key.starts_with("list:") {
             return self.lists.changed(change, by.map(|by| by.task));
         }
@@ -26,6 +29,9 @@ impl Oracle {
         }
         if !change.key.starts_with("lock:") {
             return;
+        }
+        if self.quorum.is_some() {
+            return self.vote_changed(site, change, now, by, server);
         }
         if let Some(key) = change.key.strip_suffix("%wait") {
             return self.lock_queue_changed(key, change, by);
@@ -38,17 +44,42 @@ impl Oracle {
         {
             self.renewer_wrote_lock(change, now, by, server);
         }
-        self.note_owner(change, now);
+        self.note_owner(&change.key, change, now);
         if before == after {
             return;
+        }
+        if let (Some(token), None) = (&after, &before) {
+            self.check_grant_in_recovery(&change.key, token, now, server);
         }
         if let (Some(token), Some(Requester { process, task, sent })) = (&after, by) {
             let task = before.is_none().then_some(task);
             let again = self.tokens.contains_key(token);
+            let life = server.life().pid;
+            let known = self.tokens.get(token).filter(|known| known.life != life);
+            let is_put_back = known.is_some();
+            let is_released = matches!(known.and_then(|it| it.gone), Some((_, Cause::Command)));
+            for hold in self.holds.values_mut().filter(|hold| hold.token == *token) {
+                (hold.forgotten, hold.is_late) =
+                    (false, hold.is_late || is_put_back && (1..now).contains(&hold.until));
+            }
             let candidates = BTreeSet::new();
-            let written =
-                Token { process, task, candidates, ends: 0, sent, written: now, gone: None, again };
+            let written = Token {
+                process,
+                task,
+                candidates,
+                ends: 0,
+                sent,
+                written: now,
+                gone: None,
+                again,
+                life,
+            };
             self.tokens.insert(token.clone(), written);
+            if is_released {
+                let key = &change.key;
+                let what = format!("{key} was put back as {token}, which was released before");
+                self.report_violation(what);
+            }
         }
         if let Some(token) = &before {
             self.check_removal(token, change, by);
@@ -62,11 +93,28 @@ impl Oracle {
         }
     }
 
+    /// A server that is younger than the guard stores only what was held before.
+    pub(crate) fn check_grant_in_recovery(
+        &mut self,
+        key: &str,
+        token: &str,
+        now: Nanos,
+        server: &Server,
+    ) {
+        let age = server.started.map_or(Nanos::MAX, |started| now.saturating_sub(started));
+        let is_known = self.tokens.contains_key(token);
+        if self.guard.is_some_and(|guard| age < guard) && !is_known {
+            let age = age as f64 / 1e9;
+            let what = format!("{key} was granted to {token} {age:.3} s after a restart");
+            self.report_violation(what);
+        }
+    }
+
     /// Records the owner: a holder, or the waiter for which the mutex is reserved.
-    fn note_owner(&mut self, change: &Change, now: Nanos) {
+    pub(super) fn note_owner(&mut self, history: &str, change: &Change, now: Nanos) {
         let after = change.after.as_deref();
         let owner = token_of(after).or_else(|| reservation_of(after));
-        let lock = self.locks.entry(change.key.clone()).or_default();
+        let lock = self.locks.entry(history.to_owned()).or_default();
         lock.note_tenure(now);
         let before = lock.past.last();
         if before.map_or(owner.is_none(), |(_, before)| *before == owner) {

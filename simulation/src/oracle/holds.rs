@@ -4,20 +4,22 @@
 use std::collections::BTreeMap;
 
 use super::hold::HoldInterval;
+use super::quorum::{has_majority, owner_of};
 use super::state::Oracle;
 use super::token::token_of;
-use crate::server::{Cause, Server};
+use crate::server::Cause;
+use crate::site::Site;
 use crate::time::Nanos;
 
 impl Oracle {
     /// Checks all holds: the server must have each one that its holder relies on.
-    pub(crate) fn check_holds(&mut self, now: Nanos, server: &Server) {
+    pub(crate) fn check_holds(&mut self, now: Nanos, sites: &[Site]) {
         for hold in self.holds.values() {
             if !hold.using || hold.lost || hold.until <= now {
                 continue;
             }
-            if !self.is_valid(hold, server) {
-                let found = self.found(hold, server);
+            if !hold.forgotten && !self.is_valid(hold, now, sites) {
+                let found = self.found(hold, sites);
                 let what = format!(
                     "process {} holds {} as {} for {:.6} s yet, but on the server {found} has it",
                     hold.process,
@@ -29,6 +31,25 @@ impl Oracle {
             }
         }
         self.check_sums(now);
+        self.check_exclusion(now);
+    }
+
+    /// No mutex has two holders that rely on it, whatever the server has.
+    fn check_exclusion(&mut self, now: Nanos) {
+        let valid = |hold: &&HoldInterval| hold.using && !hold.lost && hold.until > now;
+        let mut holders: BTreeMap<&str, &HoldInterval> = BTreeMap::new();
+        let mut second = None;
+        for hold in self.holds.values().filter(valid).filter(|hold| hold.permits.is_none()) {
+            if let Some(other) = holders.insert(&hold.key, hold) {
+                second = Some(format!(
+                    "processes {} and {} hold {} at once, as {} and {}",
+                    other.process, hold.process, hold.key, other.token, hold.token
+                ));
+            }
+        }
+        if let Some(what) = second {
+            self.report_violation(what);
+        }
     }
 
     /// No more permits are held than there are.
@@ -51,9 +72,11 @@ impl Oracle {
     }
 
     /// Whether the server has what a holder relies on, with an end that has not passed.
-    fn is_valid(&self, hold: &HoldInterval, server: &Server) -> bool {
+    fn is_valid(&self, hold: &HoldInterval, now: Nanos, sites: &[Site]) -> bool {
+        let server = &sites[0].server;
         match hold.permits {
-            None => self.is_there(hold, server),
+            None if self.quorum.is_some() => self.is_supported(hold, now, sites),
+            None => self.is_there(hold, sites),
             Some(permits) => self
                 .semaphores
                 .live_line(&hold.key, &hold.token, server.time())
@@ -61,16 +84,21 @@ impl Oracle {
         }
     }
 
-    /// Whether the server has it.
-    pub(crate) fn is_there(&self, hold: &HoldInterval, server: &Server) -> bool {
+    /// Whether the server has it, or a majority of the servers.
+    pub(crate) fn is_there(&self, hold: &HoldInterval, sites: &[Site]) -> bool {
         match hold.permits {
-            None => token_of(server.value(&hold.key)).as_deref() == Some(&hold.token),
+            None => has_majority(&hold.key, &hold.token, sites),
             Some(_) => self.semaphores.line(&hold.key, &hold.token).is_some(),
         }
     }
 
     /// What the server has instead.
-    fn found(&self, hold: &HoldInterval, server: &Server) -> String {
+    fn found(&self, hold: &HoldInterval, sites: &[Site]) -> String {
+        if self.quorum.is_some() {
+            let owner = |site: &Site| token_of(site.server.value(&hold.key));
+            return format!("{:?}", sites.iter().map(owner).collect::<Vec<_>>());
+        }
+        let server = &sites[0].server;
         match (hold.permits, server.value(&hold.key)) {
             (Some(_), Some(record)) => {
                 format!("{:?} at {}", String::from_utf8_lossy(record), server.time())
@@ -97,32 +125,83 @@ impl Oracle {
         }
     }
 
+    /// The holder has extended it after a release that failed.
+    pub(crate) fn goes_on(&mut self, hold: u64) {
+        if let Some(hold) = self.holds.get_mut(&hold) {
+            (hold.releasing, hold.in_doubt) = (None, false);
+        }
+    }
+
+    /// The holder begins to extend it.
+    pub(crate) fn extends(&mut self, hold: u64, now: Nanos) {
+        if let Some(hold) = self.holds.get_mut(&hold) {
+            (hold.extending, hold.extends_since) = (true, now);
+        }
+    }
+
     /// The holder relies on it again, until `until`.
     pub(crate) fn uses(&mut self, hold: u64, until: Nanos) {
         if let Some(hold) = self.holds.get_mut(&hold) {
-            (hold.using, hold.until) = (true, until);
+            (hold.using, hold.until, hold.extending) = (true, until, false);
         }
     }
 
-    /// A request of this process that may have released the lock had no answer.
-    pub(crate) fn is_in_doubt(&mut self, process: usize, key: &str) {
+    /// The holder was told that it has held it without a break. After a restart of the server its
+    /// token alone does not prove that.
+    pub(crate) fn told_unbroken(&mut self, number: u64) {
+        let Some(hold) = self.holds.get(&number).filter(|hold| hold.permits.is_none()) else {
+            return;
+        };
+        if self.quorum.is_some() {
+            return self.quorum_told_unbroken(number);
+        }
+        if hold.is_late {
+            let what = format!("{} was extended, and was put back after its lease", hold.key);
+            return self.report_violation(what);
+        }
+        let Some(lock) = self.locks.get(&hold.key) else { return };
+        let mut later = lock.past.iter().filter(|(time, _)| *time > hold.since);
+        let other = later.find_map(|(_, owner)| {
+            owner.as_deref().filter(|owner| *owner != hold.token && !owner.starts_with("waiter"))
+        });
+        if let Some(other) = other.filter(|_| !hold.lost) {
+            let what = format!("{} was held by {other} while {} had it", hold.key, hold.token);
+            self.report_violation(what);
+        }
+    }
+
+    /// A request of this process about the lock had no answer. `writes`: it may have released it.
+    pub(crate) fn is_in_doubt(&mut self, process: usize, key: &str, writes: bool) {
         for hold in
             self.holds.values_mut().filter(|hold| hold.process == process && hold.key == key)
         {
-            hold.in_doubt = hold.releasing.is_some();
+            hold.unsure |= hold.releasing.is_some() || hold.extending;
+            hold.in_doubt |= writes && hold.releasing.is_some();
         }
     }
 
-    pub(crate) fn told_released(&mut self, hold: u64, server: &Server) {
+    pub(crate) fn told_released(&mut self, hold: u64, now: Nanos, sites: &[Site]) {
         let Some(hold) = self.holds.remove(&hold) else { return };
-        let there = self.is_there(&hold, server);
+        // The next holder may have it already.
+        if owner_of(&hold.key, sites).is_none() {
+            self.progressed(&hold.key, now);
+        }
+        if self.quorum.is_some() {
+            return self.quorum_told_released(&hold, sites);
+        }
+        let there = self.is_there(&hold, sites);
         let begun = hold.releasing.unwrap_or(0);
         // A delayed attempt may write it again; no holder relies on that, and it is reaped later.
         let again = self.tokens.get(&hold.token).is_some_and(|token| token.written >= begun);
         let violation = match self.tokens.get(&hold.token).and_then(|token| token.gone) {
             _ if there => (!again).then_some("it is still there"),
+            _ if hold.is_late => Some("it was put back after its lease"),
             Some((when, Cause::Expiry | Cause::Loss)) if when < begun && !hold.in_doubt => {
                 Some("it was lost before that")
+            }
+            // A renewed hold has no end any more once its release begins.
+            Some((_, Cause::Forgotten)) if (1..=begun).contains(&hold.until) && !hold.in_doubt => {
+                Some("its lease had ended, and the server had forgotten it")
             }
             None => Some("it was never there"),
             _ => None,
@@ -132,11 +211,22 @@ impl Oracle {
         }
     }
 
-    pub(crate) fn told_lost(&mut self, hold: u64, now: Nanos, server: &Server) {
+    pub(crate) fn told_lost(&mut self, hold: u64, now: Nanos, sites: &[Site]) {
         self.tally.lost += 1;
         let Some(hold) = self.holds.remove(&hold) else { return };
+        // Its votes may stay until they end.
+        self.progressed_at_least(&hold.key, now);
+        if self.quorum.is_some() {
+            return self.quorum_told_lost(&hold, now, sites);
+        }
+        if hold.forgotten && !hold.lost && !hold.unsure && now < hold.until {
+            return self.report_violation(format!(
+                "{} was called lost, and its holder could have put it back",
+                hold.key
+            ));
+        }
         let again = self.tokens.get(&hold.token).is_some_and(|token| token.again);
-        if self.is_there(&hold, server) && !again {
+        if self.is_there(&hold, sites) && !again {
             return self
                 .report_violation(format!("{} was called lost, and is still there", hold.key));
         }
@@ -152,6 +242,7 @@ impl Oracle {
             && now < hold.until
             && hold.releasing.is_some()
             && !hold.lost
+            && !hold.forgotten
         {
             self.report_violation(format!(
                 "{} was called lost, and its holder had released it",

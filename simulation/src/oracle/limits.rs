@@ -29,7 +29,10 @@ impl Lateness {
                 let writes = if *unordered { 3 * OFF_ITS_PROCESSOR } else { 0 };
                 Lateness::AtMost(30 * MILLI + writes)
             }
-            Scenario { lossy_permille: 0, slow_permille: 0, .. } => Lateness::AtMost(3500 * MILLI),
+            // Each server of a quorum may be cut off, one after the other.
+            Scenario { lossy_permille: 0, slow_permille: 0, sites, .. } => {
+                Lateness::AtMost((2500 + 1000 * sites.len() as u64) * MILLI)
+            }
             _ => Lateness::OfAnswers,
         }
     }

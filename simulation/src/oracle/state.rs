@@ -8,6 +8,7 @@ use super::hold::HoldInterval;
 use super::limits::{Lateness, PATIENCE_WITHOUT_WAKE};
 use super::lists::Lists;
 use super::lock::Lock;
+use super::quorum::Quorum;
 use super::renewal::Renewals;
 use super::renewers::Renewers;
 use super::requester::Requester;
@@ -42,6 +43,12 @@ pub(crate) struct Oracle {
     /// Which processes have one thread.
     pub(crate) single: Vec<bool>,
     pub(crate) fault_free: bool,
+    /// The guard on which the clients agree.
+    pub(crate) guard: Option<Nanos>,
+    /// What is particular to a quorum of servers.
+    pub(crate) quorum: Option<Quorum>,
+    /// Until when clients may think that the server recovers.
+    pub(crate) recovers_until: Nanos,
     /// All waiters are reachable by wake-up messages.
     pub(crate) all_reachable: bool,
 }
@@ -77,6 +84,9 @@ impl Oracle {
             lateness: Lateness::of(scenario),
             asked: BTreeMap::new(),
             fault_free: scenario.fault_free,
+            guard: scenario.guard,
+            quorum: Quorum::of(scenario),
+            recovers_until: 0,
             single: scenario.processes.iter().map(|&(_, threads)| threads == 1).collect(),
             all_reachable: !scenario.has_unreachable(),
         }

@@ -2,9 +2,9 @@
 
 use super::call::Refusal;
 use super::limits::{AFTER_EXPIRY, Lateness, PATIENCE_WITHOUT_WAKE};
+use super::quorum::owner_of;
 use super::state::Oracle;
-use super::token::token_of;
-use crate::server::Server;
+use crate::site::Site;
 use crate::time::{MILLI, Nanos, SECOND};
 
 /// The longest total of the pauses between compare-and-sets of one step: see `cas_backoff`.
@@ -23,7 +23,7 @@ impl Oracle {
         why: Refusal,
         now: Nanos,
         held_up: Nanos,
-        server: &Server,
+        sites: &[Site],
     ) {
         let Some(call) = self.calls.remove(&task) else { return };
         if matches!(why, Refusal::Unreachable | Refusal::Unknown) {
@@ -37,21 +37,47 @@ impl Oracle {
         };
         let violation = match why {
             Refusal::Busy => {
-                let others = self.was_held_by_another(key, call.begun, &mine);
-                (!others).then(|| format!("{key} was called busy, and no other holder has had it since the call began"))
+                let others = (0..sites.len()).any(|site| {
+                    let history = self.history_of(key, site);
+                    self.was_held_by_another(&history, call.begun, &mine)
+                });
+                (!others).then(|| {
+                    format!(
+                        "{key} was called busy, and no other holder has had it since the call began"
+                    )
+                })
             }
-            Refusal::TimedOut => self.check_end_of_wait(call.process, key, (call.begun, call.limit), now, held_up),
-            Refusal::Interrupted if !call.cancelled => Some(format!("the wait for {key} was cancelled without a request")),
-            Refusal::Unreachable => token_of(server.value(key))
-                .filter(|token| mine(token))
-                .map(|token| format!("the server of {key} was called unreachable, yet it has {token} of that call")),
-            Refusal::Unknown if self.fault_free => Some(format!("there was no fault, yet the outcome for {key} is unknown")),
-            Refusal::Invalid | Refusal::NotFound | Refusal::Other => Some(format!("the call for {key} failed without a possible cause")),
+            Refusal::TimedOut => {
+                self.check_end_of_wait(call.process, key, (call.begun, call.limit), now, held_up)
+            }
+            Refusal::Interrupted if !call.cancelled => {
+                Some(format!("the wait for {key} was cancelled without a request"))
+            }
+            // Votes of a quorum that were stored without a reply are removed later.
+            Refusal::Unreachable if self.quorum.is_some() => None,
+            Refusal::Unreachable => owner_of(key, sites).filter(|token| mine(token)).map(|token| {
+                format!(
+                    "the server of {key} was called unreachable, yet it has {token} of that call"
+                )
+            }),
+            Refusal::Recovering => self.check_recovering(key, call.begun),
+            Refusal::Unknown if self.fault_free => {
+                Some(format!("there was no fault, yet the outcome for {key} is unknown"))
+            }
+            Refusal::Invalid | Refusal::NotFound | Refusal::Other => {
+                Some(format!("the call for {key} failed without a possible cause"))
+            }
             _ => None,
         };
-        if let Some(violation) = violation {
+        if let Some(violation) = violation.or_else(|| self.check_try(&call, why, now, held_up)) {
             self.report_violation(violation);
         }
+    }
+
+    /// Callers are told that a server recovers only while it may.
+    pub(crate) fn check_recovering(&self, key: &str, begun: Nanos) -> Option<String> {
+        let may = self.guard.is_some() && begun < self.recovers_until;
+        (!may).then(|| format!("the server of {key} was said to recover, and it does not"))
     }
 
     /// Whether another holder, or a reservation, had it at some time since then.
@@ -77,8 +103,11 @@ impl Oracle {
         task: usize,
         now: Nanos,
         last_fault: Nanos,
-        server: &Server,
+        sites: &[Site],
     ) {
+        if self.quorum.is_some() {
+            return self.check_quorum_waiter(task, now, last_fault);
+        }
         if let Some(call) = self.calls.remove(&task) {
             let violation = self.passed_over(&call, now);
             self.calls.insert(task, call);
@@ -87,7 +116,7 @@ impl Oracle {
             }
         }
         let Some(call) = self.calls.get(&task) else { return };
-        if server.value(&call.key).is_some() {
+        if sites[0].server.value(&call.key).is_some() {
             return;
         }
         let (mut freed, mut patience) = (0, self.patience);

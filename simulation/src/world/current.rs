@@ -61,3 +61,13 @@ pub(crate) fn sleep_until(time: Nanos) -> bool {
     });
     suspend()
 }
+
+/// Sleeps until that time, whatever wakes the task before: the answer to another request of the
+/// task, for example. False if the process is being killed.
+pub(crate) fn sleep_all_until(time: Nanos) -> bool {
+    let mut runs = with(|world| world.current.is_some());
+    while runs && with(|world| world.now < time) {
+        runs = sleep_until(time);
+    }
+    runs
+}

@@ -6,8 +6,8 @@ pub(crate) enum Event {
     Arrive(u64),
     Answer(u64),
     WakeMessage { listener: usize, number: usize },
-    Tick,
-    Back,
+    Tick(usize),
+    Back(usize),
     Fault(usize),
 }
 

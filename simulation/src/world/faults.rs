@@ -4,11 +4,16 @@ use super::event::{Event, Todo};
 use super::process::Process;
 use super::state::World;
 use crate::scenario::Fault;
+use crate::server::Cause;
+use crate::site::Site;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
+
+/// For how long an operator waits for a moment in which only holders have votes.
+const PATIENCE: Nanos = 2 * SECOND;
 
 impl World {
     pub(super) fn fault(&mut self, number: usize) -> Todo {
-        let (_, fault) = self.scenario.faults[number];
+        let (begins, fault) = self.scenario.faults[number];
         self.trace(|_| format!("*** {fault:?}"));
         let until = |world: &World, length: Nanos| world.now + length;
         match fault {
@@ -38,34 +43,67 @@ impl World {
                     self.note_fault(end);
                 }
             }
-            Fault::Stall(length) => {
-                self.stalled_until = until(self, length);
-                self.note_fault(self.stalled_until);
-                // The server's clock continues a moment after its threads do.
-                self.clock_back = self.stalled_until + self.rng.within(0..2 * MILLI);
-                self.at(self.clock_back, Event::Back);
+            Fault::Partition { host, site, direction, length } => {
+                let end = until(self, length);
+                self.partitions.begin(host, site, direction, end);
+                // What is sent again afterwards may arrive later.
+                self.note_fault(end + 2 * SECOND);
             }
-            Fault::Restart(length) => {
+            Fault::Stall(site, length) => {
+                // A clock that stands still makes it seem younger.
+                self.oracle.recovers_until += length;
+                let end = until(self, length);
+                self.note_fault(end);
+                // The server's clock continues a moment after its threads do.
+                let back = end + self.rng.within(0..2 * MILLI);
+                let stalled = &mut self.sites[site];
+                (stalled.stalled_until, stalled.clock_back) = (end, back);
+                self.at(back, Event::Back(site));
+            }
+            Fault::Restart(site, length) => {
                 // The new server's clock runs at once.
-                (self.stalled_until, self.clock_back) = (0, 0);
-                self.down_until = until(self, length);
-                self.note_fault(self.down_until);
-                self.server.restart(self.down_until);
-                self.oracle.restarted();
-                self.at(self.down_until, Event::Back);
+                let (up, recovery) = (until(self, length), self.scenario.recovery());
+                self.note_fault(up + recovery);
+                let is_guarded = self.scenario.guard.is_some();
+                let restarted = &mut self.sites[site];
+                (restarted.stalled_until, restarted.clock_back) = (0, 0);
+                restarted.down_until = up;
+                restarted.server.restart(up, is_guarded);
+                self.oracle.recovers_until = self.oracle.recovers_until.max(up + recovery);
+                if !self.scenario.has_quorum() {
+                    self.oracle.restarted(is_guarded);
+                }
+                self.at(up, Event::Back(site));
             }
             Fault::Flush => {
                 self.note_fault(self.now);
-                self.server.flush();
+                self.sites[0].server.flush(Cause::Loss);
             }
             Fault::Evict(which) => {
                 self.note_fault(self.now);
-                let keys: Vec<String> = self.server.keys().map(str::to_owned).collect();
+                let keys: Vec<String> = self.sites[0].server.keys().map(str::to_owned).collect();
                 if !keys.is_empty() {
                     let key = keys[which as usize % keys.len()].clone();
                     self.trace(|_| format!("the server evicts {key}"));
-                    self.server.lose(&key);
+                    self.sites[0].server.lose(&key);
                 }
+            }
+            Fault::TakeAway(which) => {
+                self.note_fault(self.now);
+                let key = format!("lock:m{}", which % self.scenario.mutexes);
+                // Otherwise only some of the votes would be removed, and some that came too late for
+                // that would count.
+                let is_quiet = self.oracle.is_quietly_held(&key, &self.sites)
+                    && !self.requests.values().any(|request| request.may_store(&key));
+                if !is_quiet {
+                    if self.now < begins + PATIENCE {
+                        self.at(self.now + 10 * MILLI, Event::Fault(number));
+                    }
+                    return Todo::Nothing;
+                }
+                self.trace(|_| format!("an operator takes {key} away"));
+                self.oracle.taken_away(&key, self.now, &self.sites);
+                self.sites.iter_mut().for_each(|site| site.server.lose(&key));
             }
             Fault::DropWakes(length) => {
                 self.wakes_dropped_until = until(self, length);
@@ -81,10 +119,17 @@ impl World {
         self.last_fault = self.last_fault.max(until);
     }
 
-    /// Until when the process could not run or not reach the server.
+    /// Until when the process could not run, or not reach the server, or most servers.
     pub(crate) fn held_up(&self, process: usize) -> Nanos {
         let Process { host, paused_until, .. } = self.processes[process];
-        let server = self.down_until.max(self.stalled_until);
+        let reached = |(number, site): (usize, &Site)| {
+            let cut_until =
+                self.partitions.requests(host, number).max(self.partitions.replies(host, number));
+            site.down_until.max(site.stalled_until).max(cut_until)
+        };
+        let mut reached: Vec<Nanos> = self.sites.iter().enumerate().map(reached).collect();
+        reached.sort_unstable();
+        let server = reached[self.scenario.majority() - 1];
         paused_until.max(self.hosts[host].cut_off_until).max(server)
     }
 

@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use memlock_core::notify::{ReachRecord, WakeMessage};
-use memlock_core::store::memcached::Life;
 use memlock_core::wait_id::WaitId;
 
+use super::link::Link;
 use crate::time::Nanos;
 
 /// The body of a thread.
@@ -17,8 +17,8 @@ pub(crate) struct Process {
     pub(crate) alive: bool,
     pub(crate) generation: u64,
     pub(crate) paused_until: Nanos,
-    /// The incarnation of the server that it is connected to.
-    pub(crate) connection: Option<Life>,
+    /// What it knows of each server.
+    pub(crate) links: Vec<Link>,
     pub(crate) reach: ReachRecord,
 }
 

@@ -13,6 +13,8 @@ pub(crate) struct Request {
     pub(super) sent: Nanos,
     pub(super) task: usize,
     pub(super) process: usize,
+    /// To which server.
+    pub(super) site: usize,
     pub(super) life: Life,
     /// The commands that are not executed yet.
     pub(super) commands: VecDeque<Command>,
@@ -36,4 +38,16 @@ pub(super) enum Fate {
     Reset,
     /// It arrives when the client does not wait any more.
     Late,
+}
+
+impl Request {
+    /// Whether a command that stores this item is not executed yet.
+    pub(super) fn may_store(&self, key: &str) -> bool {
+        let stores = |command: &Command| {
+            use Command::{Add, CompareAndSet, Put};
+            matches!(command, Add { .. } | CompareAndSet { .. } | Put { .. })
+                && command.key() == key
+        };
+        self.fate != Fate::LostOnTheWay && self.commands.iter().any(stores)
+    }
 }

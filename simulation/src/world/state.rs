@@ -7,13 +7,16 @@ use memlock_core::notify::{ReachRecord, WakeMessage};
 use memlock_core::wait_id::WaitId;
 
 use super::event::Event;
+use super::link::Link;
+use super::partitions::Partitions;
 use super::process::{Body, ListenerState, Process, Task};
 use super::request::Request;
 use super::trace::Trace;
 use crate::oracle::Oracle;
 use crate::rng::Rng;
-use crate::scenario::{Host, Scenario};
+use crate::scenario::{Host, Scenario, SiteClock};
 use crate::server::Server;
+use crate::site::Site;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 
 pub(crate) struct World {
@@ -22,15 +25,11 @@ pub(crate) struct World {
     pub(crate) sequence: u64,
     pub(crate) rng: Rng,
     pub(crate) scenario: Scenario,
-    pub(crate) server: Server,
-    /// The server is unreachable until then, because it restarts.
-    pub(crate) down_until: Nanos,
-    pub(crate) stalled_until: Nanos,
-    /// From then on the server's clock is right again.
-    pub(crate) clock_back: Nanos,
+    pub(crate) sites: Vec<Site>,
     /// Wake-up messages are dropped until then.
     pub(crate) wakes_dropped_until: Nanos,
     pub(crate) hosts: Vec<Host>,
+    pub(crate) partitions: Partitions,
     pub(crate) processes: Vec<Process>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) listeners: Vec<ListenerState>,
@@ -54,19 +53,19 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(scenario: Scenario, rng: Rng, recorded: bool) -> World {
-        let Scenario { server_ahead, tick, .. } = scenario;
         let hosts = scenario.hosts();
+        let is_guarded = scenario.guard.is_some();
+        let site = |clock: &SiteClock| Site::new(Server::new(SECOND, *clock, is_guarded));
+        let sites: Vec<Site> = scenario.sites.iter().map(site).collect();
         let mut world = World {
             now: SECOND,
             events: BinaryHeap::new(),
             sequence: 0,
             rng,
-            server: Server::new(SECOND, server_ahead, tick),
-            down_until: 0,
-            stalled_until: 0,
-            clock_back: 0,
+            sites,
             wakes_dropped_until: 0,
             hosts,
+            partitions: Partitions::default(),
             processes: Vec::new(),
             tasks: Vec::new(),
             listeners: Vec::new(),
@@ -82,10 +81,12 @@ impl World {
             last_fault: 0,
             scenario,
         };
-        // The server's clock shows whole seconds of its own time.
-        let second = world.now + SECOND - (world.now + world.scenario.server_ahead) % SECOND;
-        let first_tick = second + world.scenario.first_tick;
-        world.at(first_tick, Event::Tick);
+        // A server's clock shows whole seconds of its own time.
+        for site in 0..world.sites.len() {
+            let clock = world.sites[site].server.clock();
+            let second = world.now + SECOND - clock.at(world.now) % SECOND;
+            world.at(second + clock.first_tick, Event::Tick(site));
+        }
         for number in 0..world.scenario.faults.len() {
             let time = world.scenario.faults[number].0;
             world.at(time, Event::Fault(number));
@@ -116,7 +117,7 @@ impl World {
             alive: true,
             generation,
             paused_until: 0,
-            connection: None,
+            links: vec![Link::default(); self.sites.len()],
             reach: ReachRecord::default(),
         });
         self.processes.len() - 1

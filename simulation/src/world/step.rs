@@ -15,19 +15,21 @@ impl World {
         self.trace.events += 1;
         let todo = self.happen(event);
         self.moved |=
-            matches!(event, Event::Arrive(_) | Event::Tick | Event::Back | Event::Fault(_));
-        for change in self.server.changes() {
-            let by = self.oracle.changing;
-            self.oracle.changed(&change, time, by, &self.server);
+            matches!(event, Event::Arrive(_) | Event::Tick(_) | Event::Back(_) | Event::Fault(_));
+        let by = self.oracle.changing;
+        for site in 0..self.sites.len() {
+            for change in self.sites[site].server.changes() {
+                self.oracle.changed(site, &change, time, by, &self.sites);
+            }
         }
         self.oracle.changing = None;
-        if matches!(event, Event::Tick | Event::Back) {
-            self.oracle.inspect_semaphores(time, self.server.time());
+        if matches!(event, Event::Tick(0) | Event::Back(0)) {
+            self.oracle.inspect_semaphores(time, self.sites[0].server.time());
         }
         if matches!(event, Event::Fault(_)) {
             self.oracle.renewers.note_fault(self.last_fault);
         }
-        if event == Event::Tick {
+        if event == Event::Tick(0) {
             self.check_waiters();
             self.oracle.check_positions(time);
             let stopped = |process: usize| self.processes[process].paused_until;
@@ -61,21 +63,23 @@ impl World {
                     self.wake_sleeper(listener);
                 }
             }
-            Event::Tick => {
-                if self.stalled_until <= self.now && self.down_until <= self.now {
-                    self.server.tick(self.now);
-                }
-                let late = self.rng.within(0..self.server.tick - SECOND + 1);
-                self.at(self.now + SECOND + late, Event::Tick);
+            Event::Tick(site) => {
+                self.tick(site);
+                let clock = self.sites[site].server.clock();
+                let late = self.rng.within(0..clock.tick - SECOND + 1);
+                self.at(self.now + clock.second() + late, Event::Tick(site));
             }
-            Event::Back => {
-                if self.stalled_until <= self.now && self.down_until <= self.now {
-                    self.server.tick(self.now);
-                }
-            }
+            Event::Back(site) => self.tick(site),
             Event::Fault(number) => return self.fault(number),
         }
         Todo::Nothing
+    }
+
+    fn tick(&mut self, site: usize) {
+        let site = &mut self.sites[site];
+        if site.is_up(self.now) {
+            site.server.tick(self.now);
+        }
     }
 
     pub(super) fn digest(&mut self, what: u64) {
@@ -89,12 +93,13 @@ impl World {
                 world.processes[world.tasks[task].process];
             alive && paused_until <= world.now && world.hosts[host].cut_off_until <= world.now
         };
-        let up = self.down_until.max(self.stalled_until) <= self.now;
+        self.oracle.note_progress(self.now);
+        let up = self.sites.len() > 1 || self.sites[0].is_up(self.now);
         let waiting: Vec<usize> =
             self.oracle.waiting().filter(|&task| up && eligible(self, task)).collect();
         let since = self.last_fault;
         for task in waiting {
-            self.oracle.check_waiter(task, self.now, since, &self.server);
+            self.oracle.check_waiter(task, self.now, since, &self.sites);
         }
         let waiting: Vec<usize> =
             self.oracle.semaphores.waiting().filter(|&task| up && eligible(self, task)).collect();

@@ -1,4 +1,4 @@
-//! Through the C functions, called as a C program calls them.
+//! Through the C functions, called as a C program calls them: blocking, or from an event loop.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -11,15 +11,23 @@ use memlock_core::Answer;
 
 use super::{Counter, Door, For, Held, List, No, Outcome, Owner, Renewed, Semaphore};
 
+use calls::Calls;
+
+mod calls;
 mod counter;
+mod event_loop;
 mod held;
 mod list;
+mod pending;
 mod renewed;
 mod semaphore;
 
 /// The C door.
 #[derive(Clone)]
-pub(super) struct C(Arc<Client>);
+pub(super) struct C {
+    client: Arc<Client>,
+    calls: Arc<dyn Calls>,
+}
 
 struct Client(*mut memlock_client);
 
@@ -36,26 +44,33 @@ impl Drop for Client {
 }
 
 impl C {
+    /// Its calls block.
     pub(super) fn open(url: &str) -> Outcome<C> {
+        Ok(C { client: Client::open(url)?, calls: calls::blocking() })
+    }
+
+    /// Locks and permits are acquired and released by calls that are started.
+    pub(super) fn open_pending(url: &str) -> Outcome<C> {
+        let client = Client::open(url)?;
+        Ok(C { calls: pending::calls_of(&client), client })
+    }
+
+    fn get(&self) -> *const memlock_client {
+        self.client.0
+    }
+
+    fn lock_handle(&self, name: &[u8], lease: Duration, wait: For) -> Outcome<*mut memlock_lock> {
+        self.calls.lock(&self.client, &text(name), millis(lease), wait_ms(wait))
+    }
+}
+
+impl Client {
+    fn open(url: &str) -> Outcome<Arc<Client>> {
         let url = text(url.as_bytes());
         let mut client = ptr::null_mut();
         // SAFETY: the string and the place are valid.
         done(unsafe { memlock_client_open(url.as_ptr(), &mut client) })?;
-        Ok(C(Arc::new(Client(client))))
-    }
-
-    fn get(&self) -> *const memlock_client {
-        self.0.0
-    }
-
-    fn lock_handle(&self, name: &[u8], lease: Duration, wait: For) -> Outcome<*mut memlock_lock> {
-        let mut lock = ptr::null_mut();
-        // SAFETY: the client is open, and the string and the place are valid.
-        done(unsafe {
-            let name = text(name);
-            memlock_mutex_lock(self.get(), name.as_ptr(), millis(lease), wait_ms(wait), &mut lock)
-        })?;
-        Ok(lock)
+        Ok(Arc::new(Client(client)))
     }
 }
 
@@ -122,7 +137,7 @@ impl Door for C {
     }
 
     fn lock(&self, name: &[u8], lease: Duration, wait: For) -> Outcome<Box<dyn Held>> {
-        Ok(held::lock(self.lock_handle(name, lease, wait)?))
+        Ok(held::lock(self.lock_handle(name, lease, wait)?, &self.calls))
     }
 
     fn lock_renewed(
@@ -131,7 +146,7 @@ impl Door for C {
         lease: Duration,
         max_hold: Option<Duration>,
     ) -> Outcome<Box<dyn Renewed>> {
-        renewed::lock(self.lock_handle(name, lease, For::Ever)?, max_hold)
+        renewed::lock(self.lock_handle(name, lease, For::Ever)?, &self.calls, max_hold)
     }
 
     fn owner(&self, name: &[u8]) -> Outcome<Option<Owner>> {

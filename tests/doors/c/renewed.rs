@@ -2,20 +2,21 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memlock::*;
 use memlock_core::{Answer, Loss, Notice};
 
 use super::super::{No, Outcome, Renewed};
+use super::calls::Calls;
 use super::{done, duration, millis};
 
 type Notices = Mutex<Vec<Notice>>;
 
 /// The functions for one kind of handle.
-struct Calls<H> {
-    release: unsafe extern "C-unwind" fn(*mut H) -> c_int,
+struct Functions<H> {
+    release: fn(&dyn Calls, *mut H) -> Outcome<()>,
     drop: unsafe extern "C-unwind" fn(*mut H) -> c_int,
     is_held: unsafe extern "C-unwind" fn(*const H) -> c_int,
     check: unsafe extern "C-unwind" fn(*const H) -> c_int,
@@ -25,7 +26,8 @@ struct Calls<H> {
 
 struct Handle<H: 'static> {
     held: *mut H,
-    calls: Calls<H>,
+    calls: Arc<dyn Calls>,
+    functions: Functions<H>,
     /// Freed after the handle was given back: until then the callback may write to it.
     notices: Box<Notices>,
 }
@@ -61,9 +63,10 @@ fn renew<H: 'static>(
     held: *mut H,
     max_hold: Option<Duration>,
     renew: Renew<H>,
-    calls: Calls<H>,
+    calls: &Arc<dyn Calls>,
+    functions: Functions<H>,
 ) -> Outcome<Box<dyn Renewed>> {
-    let handle = Handle { held, calls, notices: Box::default() };
+    let handle = Handle { held, calls: Arc::clone(calls), functions, notices: Box::default() };
     let arg = ptr::from_ref::<Notices>(&handle.notices).cast_mut().cast();
     // SAFETY: the handle is held, and what the callback is given lives as long as the handle.
     done(unsafe { renew(held, max_hold.map_or(-1, millis), Some(notice), arg) })?;
@@ -72,43 +75,45 @@ fn renew<H: 'static>(
 
 pub(super) fn lock(
     held: *mut memlock_lock,
+    calls: &Arc<dyn Calls>,
     max_hold: Option<Duration>,
 ) -> Outcome<Box<dyn Renewed>> {
-    let calls = Calls {
-        release: memlock_unlock,
+    let functions = Functions {
+        release: |calls, held| calls.unlock(held),
         drop: memlock_lock_drop,
         is_held: memlock_lock_is_held,
         check: memlock_lock_check,
         lost: memlock_lock_lost,
         wait_lost: memlock_lock_wait_lost,
     };
-    renew(held, max_hold, memlock_lock_renew, calls)
+    renew(held, max_hold, memlock_lock_renew, calls, functions)
 }
 
 pub(super) fn permit(
     held: *mut memlock_permit,
+    calls: &Arc<dyn Calls>,
     max_hold: Option<Duration>,
 ) -> Outcome<Box<dyn Renewed>> {
-    let calls = Calls {
-        release: memlock_permit_release,
+    let functions = Functions {
+        release: |calls, held| calls.release(held),
         drop: memlock_permit_drop,
         is_held: memlock_permit_is_held,
         check: memlock_permit_check,
         lost: memlock_permit_lost,
         wait_lost: memlock_permit_wait_lost,
     };
-    renew(held, max_hold, memlock_permit_renew, calls)
+    renew(held, max_hold, memlock_permit_renew, calls, functions)
 }
 
 impl<H> Renewed for Handle<H> {
     fn is_held(&self) -> bool {
         // SAFETY: it was not given back.
-        unsafe { (self.calls.is_held)(self.held) == 1 }
+        unsafe { (self.functions.is_held)(self.held) == 1 }
     }
 
     fn check(&self) -> Outcome<bool> {
         // SAFETY: it was not given back.
-        match done(unsafe { (self.calls.check)(self.held) }) {
+        match done(unsafe { (self.functions.check)(self.held) }) {
             Ok(()) => Ok(true),
             Err(No { answer: Answer::Lost, .. }) => Ok(false),
             Err(no) => Err(no),
@@ -118,7 +123,7 @@ impl<H> Renewed for Handle<H> {
     fn lost(&self) -> Option<Loss> {
         let mut loss = 0;
         // SAFETY: it was not given back, and the place is valid.
-        match unsafe { (self.calls.lost)(self.held, &mut loss) } {
+        match unsafe { (self.functions.lost)(self.held, &mut loss) } {
             MEMLOCK_LOST => Some(why(loss)),
             MEMLOCK_OK => None,
             other => panic!("the answer was {other}"),
@@ -128,7 +133,7 @@ impl<H> Renewed for Handle<H> {
     fn wait_lost(&self, limit: Duration) -> Option<Loss> {
         let mut loss = 0;
         // SAFETY: it was not given back, and the place is valid.
-        match unsafe { (self.calls.wait_lost)(self.held, millis(limit), &mut loss) } {
+        match unsafe { (self.functions.wait_lost)(self.held, millis(limit), &mut loss) } {
             MEMLOCK_LOST => Some(why(loss)),
             MEMLOCK_OK | MEMLOCK_TIMED_OUT => None,
             other => panic!("the answer was {other}"),
@@ -141,14 +146,13 @@ impl<H> Renewed for Handle<H> {
 
     fn release(mut self: Box<Self>) -> Outcome<()> {
         let held = std::mem::replace(&mut self.held, ptr::null_mut());
-        // SAFETY: it is given back here, once.
-        done(unsafe { (self.calls.release)(held) })
+        (self.functions.release)(&*self.calls, held)
     }
 }
 
 impl<H> Drop for Handle<H> {
     fn drop(&mut self) {
         // SAFETY: NULL, or what was not given back before.
-        unsafe { (self.calls.drop)(self.held) };
+        unsafe { (self.functions.drop)(self.held) };
     }
 }

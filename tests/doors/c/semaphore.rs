@@ -1,15 +1,20 @@
 //! Semaphores.
 
 use std::ptr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use memlock::*;
 use memlock_core::Answer;
 
 use super::super::{For, Held, Outcome, PermitHolder, PermitRequest, Renewed};
+use super::calls::Calls;
 use super::{C, done, duration, held, millis, read, renewed, seconds, set_up, text, wait_ms};
 
-struct Semaphore(*mut memlock_semaphore);
+struct Semaphore {
+    handle: *mut memlock_semaphore,
+    calls: Arc<dyn Calls>,
+}
 
 // SAFETY: the header allows a semaphore in any number of threads.
 unsafe impl Send for Semaphore {}
@@ -23,13 +28,13 @@ pub(super) fn open(
     lease: Duration,
 ) -> Outcome<Box<dyn super::super::Semaphore>> {
     let (name, permits) = (text(name), permits.unwrap_or(0));
-    let mut semaphore = ptr::null_mut();
+    let mut handle = ptr::null_mut();
     // SAFETY: the client is open, and the string and the place are valid.
     done(unsafe {
         let (client, name) = (client.get(), name.as_ptr());
-        memlock_semaphore_open(client, name, permits, millis(lease), &mut semaphore)
+        memlock_semaphore_open(client, name, permits, millis(lease), &mut handle)
     })?;
-    Ok(Box::new(Semaphore(semaphore)))
+    Ok(Box::new(Semaphore { handle, calls: Arc::clone(&client.calls) }))
 }
 
 impl Semaphore {
@@ -39,18 +44,13 @@ impl Semaphore {
             priority: ask.priority,
             strict: i32::from(!ask.ages),
         };
-        let (wait, mut permit) = (wait_ms(wait), ptr::null_mut());
-        // SAFETY: the semaphore is open, and the request and the place are valid.
-        done(unsafe {
-            memlock_semaphore_acquire_wait(self.0, &request, wait, ptr::null(), &mut permit)
-        })?;
-        Ok(permit)
+        self.calls.acquire(self.handle, &request, wait_ms(wait))
     }
 }
 
 impl super::super::Semaphore for Semaphore {
     fn acquire(&self, ask: PermitRequest, wait: For) -> Outcome<Box<dyn Held>> {
-        Ok(held::permit(self.acquire_handle(ask, wait)?))
+        Ok(held::permit(self.acquire_handle(ask, wait)?, &self.calls))
     }
 
     fn acquire_renewed(
@@ -58,28 +58,29 @@ impl super::super::Semaphore for Semaphore {
         permits: u32,
         max_hold: Option<Duration>,
     ) -> Outcome<Box<dyn Renewed>> {
-        renewed::permit(self.acquire_handle(PermitRequest::of(permits), For::Ever)?, max_hold)
+        let permit = self.acquire_handle(PermitRequest::of(permits), For::Ever)?;
+        renewed::permit(permit, &self.calls, max_hold)
     }
 
     fn set_up(&self, life: Duration) -> Outcome<Answer> {
         // SAFETY: the semaphore is open.
-        set_up(unsafe { memlock_semaphore_set_up(self.0, millis(life)) })
+        set_up(unsafe { memlock_semaphore_set_up(self.handle, millis(life)) })
     }
 
     fn tear_down(&self) -> Outcome<()> {
         // SAFETY: the semaphore is open.
-        done(unsafe { memlock_semaphore_tear_down(self.0) })
+        done(unsafe { memlock_semaphore_tear_down(self.handle) })
     }
 
     fn resize(&self, permits: u32) -> Outcome<()> {
         // SAFETY: the semaphore is open.
-        done(unsafe { memlock_semaphore_resize(self.0, permits) })
+        done(unsafe { memlock_semaphore_resize(self.handle, permits) })
     }
 
     fn available(&self) -> Outcome<u32> {
         let mut available = 0;
         // SAFETY: the semaphore is open and the place is valid.
-        done(unsafe { memlock_semaphore_available(self.0, &mut available) })?;
+        done(unsafe { memlock_semaphore_available(self.handle, &mut available) })?;
         Ok(available)
     }
 
@@ -89,7 +90,9 @@ impl super::super::Semaphore for Semaphore {
         // SAFETY: made of numbers only.
         let mut holders: [memlock_holder; MOST] = unsafe { std::mem::zeroed() };
         // SAFETY: the semaphore is open, and there are so many places.
-        done(unsafe { memlock_semaphore_holders(self.0, holders.as_mut_ptr(), MOST, &mut count) })?;
+        done(unsafe {
+            memlock_semaphore_holders(self.handle, holders.as_mut_ptr(), MOST, &mut count)
+        })?;
         assert!(count <= MOST, "{count} holders");
         let known = |holder: &memlock_holder| PermitHolder {
             token: read(&holder.token),
@@ -106,6 +109,6 @@ impl super::super::Semaphore for Semaphore {
 impl Drop for Semaphore {
     fn drop(&mut self) {
         // SAFETY: the semaphore is used no more.
-        unsafe { memlock_semaphore_close(self.0) };
+        unsafe { memlock_semaphore_close(self.handle) };
     }
 }

@@ -43,7 +43,7 @@ fn fences_rise_in_the_order_of_holding() {
 fn a_lock_that_ends_while_its_row_is_waited_for_is_granted() {
     let holder = client(shared(), "prefix=ends:&io_timeout=10s");
     let other = client(shared(), "prefix=ends:&io_timeout=10s");
-    let mutex = holder.mutex("m", Duration::from_secs(1)).unwrap();
+    let mutex = holder.mutex("m", Duration::from_secs(3)).unwrap();
     let mut held = mutex.try_lock().unwrap().unwrap();
     let began = Instant::now();
     let stranger = Stranger::locks(shared(), "ends:lock:m");
@@ -51,7 +51,7 @@ fn a_lock_that_ends_while_its_row_is_waited_for_is_granted() {
         // Both wait for the row, and neither may decide by the time at which it began.
         let extension = scope.spawn(|| held.extend(Duration::from_secs(20)));
         let grant = scope.spawn(|| other.mutex("m", LEASE).unwrap().try_lock());
-        thread::sleep(Duration::from_millis(1500).saturating_sub(began.elapsed()));
+        thread::sleep(Duration::from_millis(3500).saturating_sub(began.elapsed()));
         assert!(!extension.is_finished() && !grant.is_finished(), "they do not wait for the row");
         stranger.ends();
         let (extension, grant) = (extension.join().unwrap(), grant.join().unwrap());
@@ -62,7 +62,7 @@ fn a_lock_that_ends_while_its_row_is_waited_for_is_granted() {
 
 #[test]
 fn a_row_that_a_stranger_keeps_locked_holds_no_call_up() {
-    let client = client(shared(), "prefix=stuck:&io_timeout=800ms");
+    let client = client(shared(), "prefix=stuck:&io_timeout=1s&connect_timeout=20s");
     drop(try_lock(&client, "m").unwrap());
     let mut other = try_lock(&client, "other").unwrap();
     let dropped = try_lock(&client, "dropped").unwrap();
@@ -149,7 +149,7 @@ fn a_lock_is_released_with_the_callers_transaction_or_not_at_all() {
         "--default-time-zone=-07:00",
         "--innodb-flush-log-at-trx-commit=0",
     ]);
-    let (one, two) = (client(&server, ""), client(&server, "io_timeout=500ms"));
+    let (one, two) = (client(&server, ""), client(&server, "io_timeout=1s&connect_timeout=20s"));
     let mut lock = try_lock(&one, "m").unwrap();
     let statement = lock.release_sql().unwrap();
     // In one process of the administrator's, whose default database is another one.

@@ -26,7 +26,7 @@ fn what_a_batch_has_replied_is_on_the_disk() {
     let keys = Keyspace::default();
     let (first, second, other) = (keys.lock(b"1"), keys.lock(b"2"), keys.lock(b"other"));
     let expiry = Expiry::After(LEASE);
-    let add = |key| Op::Add { key, value: b"v", expiry, returns: Returns::Version };
+    let add = |key| Op::add(key, b"v", expiry, Returns::Version);
     let run = |ops: &[Op<'_>]| store.run(Route::of(&first), ops).unwrap();
     let replies = run(&[add(&other), Op::get(&other)]);
     let Reply::Stored(stored) = replies[0] else { panic!("{replies:?}") };
@@ -103,11 +103,11 @@ fn sessions_that_the_server_ends_are_replaced_without_a_word() {
         thread::sleep(Duration::from_millis(pause));
         assert!(lock.check().unwrap());
     }
-    server.sql("ALTER ROLE memlock SET idle_session_timeout = '50ms'");
+    server.sql("ALTER ROLE memlock SET idle_session_timeout = '500ms'");
     server.sql(&format!("SELECT pg_terminate_backend(pid) FROM ({SESSIONS}) AS sessions"));
     for _ in 0..3 {
         assert!(lock.check().unwrap());
-        thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(700));
     }
     assert_eq!(lock.unlock().unwrap(), Release::Released);
 }

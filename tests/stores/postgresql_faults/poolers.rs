@@ -157,7 +157,7 @@ fn a_crash_behind_the_pooler_is_noticed() {
 fn a_stranger_holds_no_call_up_behind_a_pooler() {
     let server = Postgresql::start();
     let bouncer = Pgbouncer::before(&server, "");
-    let client = bouncer.client("io_timeout=800ms");
+    let client = bouncer.client("io_timeout=1500ms&connect_timeout=20s");
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
     let mut stranger = Stranger::at(&server);
     stranger.run("BEGIN; SELECT key FROM memlock.items FOR UPDATE;");

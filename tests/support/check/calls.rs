@@ -44,7 +44,7 @@ fn wrong_answers(call: &Call, done: &Done, facts: &Facts) -> impl Iterator<Item 
     let too_early = || call.limit().is_none_or(|limit| done.at < call.began + limit);
     let uncancelled = || call.cancelled.is_none_or(|cancelled| done.at < cancelled);
     [
-        (!is_possible(call, done), "an answer that this call cannot have"),
+        (!is_possible(call, done, facts), "an answer that this call cannot have"),
         (is_failure && facts.sound && !excused, "a failure, and nothing was wrong"),
         (nothing_left && !was_slow, "refused as too slow, and the grant was not slow"),
         (done.answer == answer::TIMED_OUT && too_early(), "timed out before its time"),
@@ -57,12 +57,15 @@ fn wrong_answers(call: &Call, done: &Done, facts: &Facts) -> impl Iterator<Item 
     .filter_map(|(is_wrong, what)| is_wrong.then_some(what))
 }
 
-fn is_possible(call: &Call, done: &Done) -> bool {
+fn is_possible(call: &Call, done: &Done, facts: &Facts) -> bool {
     let failures = [answer::UNREACHABLE, answer::UNKNOWN, answer::PROTOCOL];
     // A wait that is cancelled answers so, and does not fail.
     let interrupted = done.answer == answer::INTERRUPTED && done.said.is_empty();
     let proper: &[i32] = match call.op {
         Op::Lock { .. } | Op::Acquire { .. } if interrupted => return true,
+        Op::Lock { wait: Some(Duration::ZERO), .. } if facts.recovers => {
+            &[answer::OK, answer::BUSY, answer::RECOVERING]
+        }
         Op::Lock { wait: Some(Duration::ZERO), .. }
         | Op::Acquire { wait: Some(Duration::ZERO), .. } => &[answer::OK, answer::BUSY],
         Op::Lock { .. } | Op::Acquire { .. } => &[answer::OK, answer::TIMED_OUT],

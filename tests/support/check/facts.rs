@@ -37,6 +37,8 @@ pub struct Facts {
     /// Even then a grant may be slow: it is counted by the server's TTL, and if the server's clock
     /// had to catch up, nothing is left of the lease, and the wait fails.
     pub slow_grants: bool,
+    /// The servers give no new grants for a while after they were started.
+    pub recovers: bool,
     /// No request can come late, so that the possible holders of a mutex are known.
     pub punctual: bool,
     /// From when on all that matters was read: what happened before that moment proves nothing by
@@ -71,6 +73,15 @@ impl Facts {
         let mut stored = extended.iter().copied().chain([granted]);
         let paused = stored.any(|call| self.pauses.iter().any(|pause| pause.meets(call.span())));
         losses.chain(paused.then_some(granted.began)).min()
+    }
+
+    /// Whether what was asked for may have been handed over to this call, which was refused: a waiter
+    /// whose process stands still may be the next, and gives back what it was given when it goes on.
+    pub(super) fn may_have_been_next(&self, refused: &Call) -> bool {
+        let stood = |(process, stop): &(usize, Span)| {
+            *process == refused.who.process && stop.meets(refused.span())
+        };
+        refused.limit() != Some(Duration::ZERO) && self.stops.iter().any(stood)
     }
 
     /// Until when the server may keep what this call stored. The dead send nothing more.

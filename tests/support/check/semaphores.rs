@@ -182,7 +182,12 @@ fn refused_for_a_reason(
             Some(answer::OK) => {
                 ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX)
             }
-            Some(answer::BUSY | answer::TIMED_OUT | answer::INTERRUPTED) => continue,
+            Some(answer::BUSY | answer::TIMED_OUT | answer::INTERRUPTED) => {
+                if !facts.may_have_been_next(call) {
+                    continue;
+                }
+                call.ended()
+            }
             Some(answer::UNREACHABLE) => call.ended(),
             _ => facts.kept_until(call),
         };

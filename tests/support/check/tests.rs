@@ -237,6 +237,24 @@ fn a_refusal_that_nobody_can_have_caused_is_found() {
     let dying = "19900 call lock m0 1000 0";
     let killed = Facts { deaths: HashMap::from([(2, Duration::from_millis(19950))]), ..facts() };
     finds_nothing(&verdict_of(&[HOLDER, busy, dying], &killed));
+    // It was handed over to a waiter that stood still.
+    let waiter = "19900 call lock m0 1000 500\n22000 done 2 0 0 ";
+    let still = |from, to| Facts { stops: vec![(2, span(from, to))], ..facts() };
+    finds_nothing(&verdict_of(&[HOLDER, busy, waiter], &still(19950, 21999)));
+    finds(
+        &verdict_of(&[HOLDER, busy, waiter], &still(1, 19899)),
+        "refused, and nobody can have held it",
+    );
+    let gone = "19900 call lock m0 1000 90\n19995 done 2 0 0 ";
+    finds(
+        &verdict_of(&[HOLDER, busy, gone], &still(19950, 19990)),
+        "refused, and nobody can have held it",
+    );
+    let looked = "19900 call lock m0 1000 0\n22000 done 1 0 0 ";
+    finds(
+        &verdict_of(&[HOLDER, busy, looked], &still(19950, 21999)),
+        "refused, and nobody can have held it",
+    );
 }
 
 #[test]

@@ -20,6 +20,8 @@ pub const LOST: i32 = 6;
 pub const NOT_FOUND: i32 = 7;
 /// The wait was cancelled.
 pub const INTERRUPTED: i32 = 8;
+/// The server gives no new grants yet.
+pub const RECOVERING: i32 = 9;
 /// The server was not reached, and nothing was changed.
 pub const UNREACHABLE: i32 = -2;
 /// Whether anything was changed is not known.
@@ -35,6 +37,7 @@ pub fn refusal<T>(waited: &Waited<T>) -> i32 {
         Waited::Busy => BUSY,
         Waited::TimedOut => TIMED_OUT,
         Waited::Interrupted => INTERRUPTED,
+        Waited::Recovering => RECOVERING,
     }
 }
 

@@ -81,6 +81,7 @@ impl Batch {
 
     /// Handles a reply. True if there is another step to take.
     pub(super) fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> bool {
+        self.look_for_releases();
         match self.renewal.take(reply, sent, came) {
             Progress::Renewed => {
                 self.renewed();
@@ -90,6 +91,13 @@ impl Batch {
                 self.lose(&gone);
                 !self.entries.is_empty()
             }
+        }
+    }
+
+    /// Called after each request.
+    fn look_for_releases(&self) {
+        if self.entries.iter().any(|(entry, _)| entry.let_go.load(Ordering::Acquire)) {
+            self.renewal.is_let_go();
         }
     }
 
@@ -122,6 +130,7 @@ impl Batch {
 
     /// Handles a failed step. `sent`: the step may have been carried out all the same.
     pub(super) fn failed(&self, sent: bool) {
+        self.look_for_releases();
         let in_doubt = sent && self.renewal.writes();
         if in_doubt && mutation::has(Mutation::KeepHopeRenewed) {
             return self.renewed();

@@ -1,11 +1,12 @@
 //! The leases that one process renews through one client: a list, and a signal for the renewal
 //! thread.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 
 use crate::context::Context;
 use crate::fork::ForkLocal;
 use crate::mutation::{self, Mutation};
+use crate::sync::{Mutex, MutexGuard};
 use crate::thread::Signal;
 
 pub(super) struct Entries<E> {

@@ -2,8 +2,8 @@
 //! and how the loss is reported.
 
 use std::collections::BTreeSet;
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::entries::Entries;
@@ -13,6 +13,7 @@ use crate::clock::Moment;
 use crate::fork;
 use crate::guard::outcome::Loss;
 use crate::mutation::{self, Mutation};
+use crate::sync::{Mutex, MutexGuard};
 use crate::target::Target;
 use crate::thread::Signal;
 

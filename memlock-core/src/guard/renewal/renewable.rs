@@ -81,6 +81,9 @@ pub(crate) trait PendingRenewal: Send {
     }
     /// Whether the acquisition with this token is still a part of this renewal.
     fn has(&self, token: Token) -> bool;
+    /// Called if the holder has released the lock while a request was under way: remembers what that
+    /// request may leave on the server.
+    fn is_let_go(&self) {}
     /// Whether another client was faster to write the item.
     fn is_refused(&self) -> bool {
         false

@@ -89,7 +89,10 @@ fn renew_all(batches: Vec<Batch>) -> Result<()> {
         let Err(Failure { error, sent }) = renew(&mut batches) else { continue };
         // A server that refuses every connection refuses each half, too.
         unsent += u32::from(!sent && batches.len() > 1);
-        if error.kind() != ErrorKind::Protocol || unsent > 2 || context.clock().now() >= until {
+        // Of a quorum, most members may have renewed the other leases.
+        let is_halved = error.kind() == ErrorKind::Protocol
+            || context.guarantees().quorum.is_some() && error.is_outage();
+        if !is_halved || unsent > 2 || context.clock().now() >= until {
             return Err(error);
         }
         if batches.len() > 1 {

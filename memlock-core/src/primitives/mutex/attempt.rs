@@ -1,10 +1,10 @@
 //! Acquiring a mutex: one acquisition, from its first attempt to the grant.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use super::lock::{Grant, HandoffRequest, Lock, Tenure};
-use super::reserve::{Reservations, Reserver, remove};
+use super::reserve::{Reservations, Reserver, remove, reserved_for};
+use super::wake::local_waiters;
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Error, Result};
@@ -13,8 +13,9 @@ use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::report::ObservedHolder;
-use crate::store::{Op, Order, Reply, Returns, Version};
+use crate::store::{Admission, Op, Order, Reply, Returns, Stored, Version};
 use crate::target::Target;
+use crate::wait::local::LocalWaiters;
 use crate::wait::policy::TargetState;
 use crate::wait::queue::Capacity;
 use crate::wait::{Acquire, QueueReceipt, Reserve};
@@ -23,10 +24,12 @@ use crate::wait_id::WaitId;
 /// How often a woken waiter repeats an attempt that may have overtaken the release, and for how long.
 const REPEATS: usize = 6;
 const OVERTAKING: Duration = Duration::from_millis(10);
+/// The pause after an attempt that failed at a quorum whose lock is free.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// One acquisition. All its attempts use the same token.
-pub(super) struct Attempt<'a> {
-    target: &'a Target,
+pub(super) struct Attempt {
+    target: Target,
     lease: Lease,
     token: Token,
     value: Vec<u8>,
@@ -41,21 +44,26 @@ pub(super) struct Attempt<'a> {
     /// Set when a grant that was given up could not be released.
     left: bool,
     tenure: Reservations,
+    /// Whether the last attempt failed because the server gives no new grants yet.
+    recovers: bool,
+    /// Whether the next inspection is to be followed by a pause: an attempt at a quorum has failed
+    /// though a read may call the lock free, for some members vote for nobody yet, or for nobody who
+    /// has seen their clocks.
+    pauses: bool,
+    /// Whether the last inspection called the lock free.
+    was_free: bool,
     /// The holder that the last inspection found.
-    holder: &'a Cell<ObservedHolder>,
+    holder: ObservedHolder,
 }
 
-impl<'a> Attempt<'a> {
-    pub(super) fn new(
-        target: &'a Target,
-        lease: Lease,
-        holder: &'a Cell<ObservedHolder>,
-    ) -> Result<Attempt<'a>> {
+impl Attempt {
+    pub(super) fn new(target: Target, lease: Lease) -> Result<Attempt> {
         let identity = target.context.identity()?;
         let token = identity.token();
         let value = identity.record(token, target.context.clock());
         let request = HandoffRequest { token: identity.token(), lease };
-        Ok(Attempt {
+        let reserves_nothing = target.context.guarantees().quorum.is_some();
+        let mut attempt = Attempt {
             target,
             lease,
             token,
@@ -66,8 +74,17 @@ impl<'a> Attempt<'a> {
             notifies: false,
             left: false,
             tenure: Reservations::default(),
-            holder,
-        })
+            recovers: false,
+            pauses: false,
+            was_free: false,
+            holder: ObservedHolder::default(),
+        };
+        // A mark would be one more write on each server of a quorum, and change the versions there:
+        // there all holders read the queue at their release.
+        if reserves_nothing {
+            attempt.will_wait();
+        }
+        Ok(attempt)
     }
 
     /// Until when to look for a grant that a request without a reply may have left.
@@ -85,6 +102,17 @@ impl<'a> Attempt<'a> {
         self.token
     }
 
+    /// Whether requests fail at once if the server did not answer a moment ago.
+    pub(super) fn skip_silent(&mut self, skips: bool) {
+        let context = &self.target.context;
+        self.target.context = if skips { context.for_drop() } else { context.for_calls() };
+    }
+
+    /// The holder that was seen last.
+    pub(super) fn holder(&self) -> &ObservedHolder {
+        &self.holder
+    }
+
     /// Acquires the mutex if it is free. If it was seen to be reserved for this waiter, replaces
     /// that version of the reservation.
     fn take(&self, reserved: Option<Version>) -> Op<'_> {
@@ -92,27 +120,31 @@ impl<'a> Attempt<'a> {
         let returns = Returns::Fence;
         match reserved {
             Some(version) => Op::CompareAndSet { key, version, value, expiry, returns },
-            None => Op::Add { key, value, expiry, returns },
+            None => Op::Add { key, value, expiry, returns, admission: Admission::Grant },
         }
     }
 
-    /// Builds the guard of a mutex that was granted with this version.
-    fn grant(&mut self, version: Version, fence: u64, sent: Moment) -> Result<Lock> {
-        let (target, lease) = (self.target, self.lease);
+    /// Builds the guard of a mutex that was granted.
+    fn grant(&mut self, stored: Stored, sent: Moment) -> Result<Lock> {
+        let (target, lease) = (&self.target, self.lease);
         let sent = if mutation::has(Mutation::DeadlineFromReply) { target.now() } else { sent };
         let grant = Grant {
             target: target.clone(),
             token: self.token,
             value: std::mem::take(&mut self.value),
             notifies: self.notifies,
-            version,
-            fence,
+            version: stored.version,
+            fence: stored.fence,
             lease,
             sent,
             orphan: self.orphan_until(),
             tenure: Tenure { began: sent, handoffs: 0 },
         };
         let mut lock = grant.into_lock();
+        if let Some(kept) = stored.kept {
+            lock.deadline = lock.deadline.min(kept);
+            return Ok(lock);
+        }
         if target.context.guarantees().is_suspicious(target.now().since(sent))
             && !mutation::has(Mutation::BelieveSlowGrants)
             && let Err(error) = lock.cap_deadline_by_ttl()
@@ -129,7 +161,9 @@ impl<'a> Attempt<'a> {
             // This token is used up: whatever was granted to it has to be removed.
             let notifies = self.notifies;
             let tenure = std::mem::take(&mut self.tenure);
-            *self = Attempt { left, tenure, ..Attempt::new(self.target, self.lease, self.holder)? };
+            let holder = std::mem::take(&mut self.holder);
+            let anew = Attempt::new(self.target.clone(), self.lease)?;
+            *self = Attempt { left, tenure, holder, ..anew };
             if notifies {
                 self.will_wait();
             }
@@ -141,7 +175,7 @@ impl<'a> Attempt<'a> {
     /// Marks the record of a holder that does not know of the queue. The mark changes the item's
     /// version, so the holder notices it on release.
     fn mark_holder(&self) -> Result<TargetState> {
-        let target = self.target;
+        let target = &self.target;
         match target.one(Op::Append { key: &target.key, value: NOTIFIES }) {
             Ok(Reply::Written) => Ok(TargetState::Held { notifies: true, left: None }),
             Ok(_) => Ok(TargetState::Free),
@@ -151,14 +185,23 @@ impl<'a> Attempt<'a> {
     }
 }
 
-impl Acquire for Attempt<'_> {
+impl Acquire for Attempt {
     type HandoffRequest = HandoffRequest;
     type Guard = Lock;
 
+    fn target(&self) -> &Target {
+        &self.target
+    }
+
+    fn local(&self) -> &LocalWaiters<HandoffRequest, Lock> {
+        local_waiters(&self.target.context)
+    }
+
     fn attempt(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Lock>> {
-        let Target { context, route, key } = self.target;
+        let (context, route) = (self.target.context.clone(), self.target.route);
         // An orphaned grant of this client may be what blocks the mutex.
-        orphan::reap(context, *route);
+        orphan::reap(&context, route);
+        self.recovers = false;
         let (mut error, began) = (None, context.clock().now());
         let may_overtake = called && context.guarantees().order == Order::Close;
         let (mut left, mut repeats) = (ATTEMPTS, if may_overtake { REPEATS } else { 0 });
@@ -166,29 +209,36 @@ impl Acquire for Attempt<'_> {
             left -= 1;
             let sent = context.clock().now();
             // The item has to be read only if it may have this token, or be reserved for this
-            // waiter.
-            let in_doubt = self.in_doubt_since.is_some() && !mutation::has(Mutation::NoReadBack);
+            // waiter. A quorum reserves nothing, and votes without a reply count for nothing there.
+            let on_quorum = context.guarantees().quorum.is_some();
+            let in_doubt =
+                self.in_doubt_since.is_some() && !on_quorum && !mutation::has(Mutation::NoReadBack);
             let claim = self.tenure.claim();
             let take = self.take(claim);
-            let ran = if in_doubt || self.tenure.may_come() {
-                context.run(*route, &[take, Op::Get { key, fence: true }])
+            let ran = if in_doubt || self.tenure.may_come() && !on_quorum {
+                context.run(route, &[take, Op::Get { key: &self.target.key, fence: true }])
             } else {
-                context.run(*route, &[take])
+                context.run(route, &[take])
             };
             match ran {
                 Ok(replies) => match (replies.first(), replies.get(1)) {
                     (Some(&Reply::Stored(stored)), _) => {
-                        return self.grant(stored.version, stored.fence, sent).map(Some);
+                        return self.grant(stored, sent).map(Some);
                     }
                     (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
-                        let (version, fence) = (item.version, item.fence);
+                        let stored = Stored::new(item.version, item.fence);
                         if OwnerRecord::parse(&item.value).is_some_and(|record| record.notifies) {
                             self.will_wait();
                         }
                         let sent = self.in_doubt_since.unwrap_or(sent);
-                        return self.grant(version, fence, sent).map(Some);
+                        return self.grant(stored, sent).map(Some);
                     }
-                    (_, Some(Reply::Value(item))) if self.tenure.is_ours(item) => {}
+                    (Some(Reply::NotAdmitted), _) => {
+                        (self.recovers, self.pauses) = (true, on_quorum);
+                        return Ok(None);
+                    }
+                    (_, Some(Reply::Value(item)))
+                        if self.tenure.is_ours(item.version, reserved_for(item)) => {}
                     // The item in the way may have been this client's own, and the server has lost
                     // it since.
                     (Some(Reply::Exists), Some(Reply::Missing)) if in_doubt => {}
@@ -201,9 +251,13 @@ impl Acquire for Attempt<'_> {
                     {
                         (left, repeats) = (left + 1, repeats - 1);
                     }
-                    _ => return Ok(None),
+                    _ => {
+                        self.pauses = on_quorum && std::mem::take(&mut self.was_free);
+                        return Ok(None);
+                    }
                 },
                 Err(failure) => {
+                    self.pauses = on_quorum;
                     if failure.sent {
                         self.in_doubt_since.get_or_insert(sent);
                         self.in_doubt_until = Some(sent);
@@ -221,6 +275,10 @@ impl Acquire for Attempt<'_> {
         error.map_or(Ok(None), |error| Err(Error::unresolved(Some(error), "lock")))
     }
 
+    fn recovers(&self) -> bool {
+        self.recovers
+    }
+
     fn inspection(&self) -> Op<'_> {
         Op::get(&self.target.key)
     }
@@ -232,38 +290,44 @@ impl Acquire for Attempt<'_> {
             Ok(TargetState::Reserved) => self
                 .tenure
                 .claim()
-                .is_some_and(|version| remove(self.target, version).unwrap_or(false)),
+                .is_some_and(|version| remove(&self.target, version).unwrap_or(false)),
             _ => false,
         };
         free.then_some(Capacity::MUTEX)
     }
 
     fn state(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
-        let Reply::Value(item) = reply else { return Ok(TargetState::Free) };
+        let Reply::Value(item) = reply else {
+            let recovers = self.target.context.recovery(self.target.route);
+            let pause = std::mem::take(&mut self.pauses).then_some(PAUSE);
+            let recovers = recovers.map(|recovery| recovery.left).or(pause);
+            self.was_free = recovers.is_none();
+            if let Some(left) = recovers {
+                self.holder = ObservedHolder::Recovering(left);
+            }
+            return Ok(TargetState::of_missing(recovers));
+        };
+        self.was_free = false;
         self.tenure.saw(item.version);
         // A plain client's lock is left unchanged, and its holder wakes no waiter.
         let Some(record) = OwnerRecord::parse(&item.value) else {
-            self.holder.set(ObservedHolder::Foreign);
+            self.holder = ObservedHolder::Foreign;
             return Ok(TargetState::Held { notifies: false, left: item.remaining });
         };
         if record.token == self.token {
             // Granted to this token by a request without a reply: the next attempt finds out.
             return Ok(TargetState::Free);
         }
-        if self.tenure.is_ours(item) {
+        if self.tenure.is_ours(item.version, record.reserved_for) {
             return Ok(TargetState::Reserved);
         }
         match self.tenure.awaits(item, &record, self.target.now()) {
             Some(left) if !left.is_zero() => return Ok(TargetState::ReservedForOther(left)),
-            Some(_) if remove(self.target, item.version)? => return Ok(TargetState::Free),
+            Some(_) if remove(&self.target, item.version)? => return Ok(TargetState::Free),
             _ => {}
         }
         if record.reserved_for.is_none() {
-            self.holder.set(ObservedHolder::Memlock {
-                host: record.host,
-                pid: record.pid,
-                others: 0,
-            });
+            self.holder = ObservedHolder::Memlock { host: record.host, pid: record.pid, others: 0 };
         }
         let seen = if record.notifies {
             TargetState::Held { notifies: true, left: None }
@@ -287,7 +351,8 @@ impl Acquire for Attempt<'_> {
     }
 
     fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
-        Some(Box::new(Reserver { target: self.target }))
+        let is_on_one_server = self.target.context.guarantees().quorum.is_none();
+        is_on_one_server.then(|| Box::new(Reserver { target: &self.target }) as Box<dyn Reserve>)
     }
 
     fn handoff_request(&self) -> HandoffRequest {

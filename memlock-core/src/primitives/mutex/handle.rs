@@ -1,6 +1,5 @@
 //! The handle of a mutex: acquiring it, and inspecting its holder.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -12,17 +11,19 @@ use crate::guard::orphan;
 use crate::lease::Lease;
 use crate::name::{Key, hex};
 use crate::owner::OwnerRecord;
+use crate::primitives::acquisition::{Acquisition, Awaited};
 use crate::primitives::first_try;
 use crate::report::{self, ObservedHolder, Report, Subject};
 use crate::store::{Op, Reply, Version};
 use crate::target::Target;
-use crate::wait::{Wait, Waited};
+use crate::wait::{Acquire, Wait, Waited};
 use crate::waiters::{self, Waiter};
+use crate::worker::{self, Pending};
 
 use super::attempt::Attempt;
 use super::lock::{KIND, Lock};
 use super::resolve::ROUNDS;
-use super::wake::{REAPER, local_waiters, wake_next};
+use super::wake::{REAPER, wake_next};
 
 /// A mutex, identified by its name. The handle can be used from any number of threads at once. Each
 /// call to `lock` competes with all others, in this process and elsewhere. The mutex is not
@@ -48,7 +49,8 @@ impl Mutex {
         locked.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
     }
 
-    /// Tries once to acquire the mutex; `None` if it has another holder. One round trip.
+    /// Tries once to acquire the mutex; `None` if it has another holder, or if the server gives no
+    /// new locks yet ([`Waited::Recovering`] of [`Mutex::lock_with`] tells). One round trip.
     ///
     /// # Errors
     /// See [`Mutex::lock_with`].
@@ -74,7 +76,7 @@ impl Mutex {
     /// lease. [`ErrorKind::Protocol`] if the server is too old, runs without cas, or sends an
     /// invalid reply.
     pub fn lock_with(&self, wait: &Wait<'_>) -> Result<Waited<Lock>> {
-        self.acquire(wait, &Cell::default())
+        self.acquire(wait, &mut ObservedHolder::default())
     }
 
     /// As [`Mutex::lock_with`]. If the mutex is not acquired, the report names the lock, the
@@ -83,20 +85,9 @@ impl Mutex {
     /// # Errors
     /// As [`Mutex::lock_with`].
     pub fn lock_or_report(&self, wait: &Wait<'_>) -> Result<std::result::Result<Lock, Report>> {
-        let holder = Cell::default();
-        match self.acquire(wait, &holder) {
-            Ok(Waited::Done(lock)) => Ok(Ok(lock)),
-            Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, wait, holder))),
-            Ok(Waited::TimedOut) => Ok(Err(self.refused(Answer::TimedOut, wait, holder))),
-            Ok(Waited::Interrupted) => Ok(Err(self.refused(Answer::Interrupted, wait, holder))),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn refused(&self, answer: Answer, wait: &Wait<'_>, holder: Cell<ObservedHolder>) -> Report {
-        let subject = self.subject();
-        let busy = || format!("The {subject} is held by another holder");
-        report::refused(answer, wait.limit(), format_args!("the {subject}"), busy, &holder.take())
+        let mut holder = ObservedHolder::default();
+        let waited = self.acquire(wait, &mut holder)?;
+        Ok(told(&self.subject(), waited, wait.limit(), &holder))
     }
 
     /// The mutex's name, for people; the server's key if the name has more than 200 bytes.
@@ -141,30 +132,32 @@ impl Mutex {
     }
 
     /// `holder` is set to the holder that was seen, if any.
-    fn acquire(&self, wait: &Wait<'_>, holder: &Cell<ObservedHolder>) -> Result<Waited<Lock>> {
+    fn acquire(&self, wait: &Wait<'_>, holder: &mut ObservedHolder) -> Result<Waited<Lock>> {
         call_or(Waited::Interrupted, || {
             let process = fork::generation();
-            let mut attempt = Attempt::new(&self.target, self.lease, holder)?;
-            let local = local_waiters(&self.target.context);
-            let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
-            // Another thread may have handed the lock off, by another token. A child that was
-            // forked during the call does not look for the grants of its parent.
-            let by_this_token =
-                matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
-            if let Some(until) = attempt.orphan_until()
-                && !by_this_token
-                && fork::generation() == process
-            {
-                orphan::remember(&self.target, &REAPER, attempt.token(), until);
+            let mut attempt = Attempt::new(self.target.clone(), self.lease)?;
+            let waited = first_try::acquire(&mut attempt, wait);
+            holder.clone_from(attempt.holder());
+            attempt.settle(process, waited)
+        })
+    }
+
+    /// Acquires the mutex without blocking the caller: a thread of the client does it. `limit`: how
+    /// long to wait at most; `None`: as long as necessary; zero: a single attempt. If the mutex is not
+    /// acquired, the report tells why.
+    ///
+    /// The errors are those of [`Mutex::lock_with`]. Dropping the result before it has come cancels the
+    /// call: a lock that is granted all the same is released at once, and the next waiter is woken.
+    pub fn lock_async(
+        &self,
+        limit: Option<Duration>,
+    ) -> Pending<std::result::Result<Lock, Report>> {
+        let Target { context, route, .. } = &self.target;
+        worker::pending(context, *route, |completer| {
+            match Attempt::new(self.target.clone(), self.lease) {
+                Ok(attempt) => Box::new(Acquisition::new(attempt, limit, completer)),
+                Err(error) => Box::new(worker::Failed::new(completer, error)),
             }
-            // A request without a reply may still be granted, so the error must not say that
-            // nothing was changed.
-            waited.map_err(|error| match error.kind() {
-                ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                    self.said("Locking", Error::unresolved(Some(error), "lock"))
-                }
-                _ => self.said("Locking", error),
-            })
         })
     }
 
@@ -175,6 +168,13 @@ impl Mutex {
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn owner(&self) -> Result<Option<Owner>> {
         call(|| Ok(self.inspect()?.map(|(owner, _)| owner)))
+    }
+
+    /// Whether the server gives no new locks yet, as far as is known by the last call: it was started less
+    /// than its guard ago. A lock that has no holder there may be held by one who has not put it back yet.
+    /// No I/O.
+    pub fn recovers(&self) -> bool {
+        self.target.context.recovery(self.target.route).is_some()
     }
 
     /// Takes the lock away from the holder that [`Owner::token`] identifies: for operators who know
@@ -245,6 +245,63 @@ impl Mutex {
             token,
         };
         Ok(Some((owner, item.version)))
+    }
+}
+
+/// The lock, or why it was not granted.
+fn told(
+    subject: &Subject<'_>,
+    waited: Waited<Lock>,
+    limit: Option<Duration>,
+    holder: &ObservedHolder,
+) -> std::result::Result<Lock, Report> {
+    let answer = match waited.into_result() {
+        Ok(lock) => return Ok(lock),
+        Err(Answer::Recovering) => return Err(report::recovering(subject)),
+        Err(answer) => answer,
+    };
+    let busy = || format!("The {subject} is held by another holder");
+    Err(report::refused(answer, limit, format_args!("the {subject}"), busy, holder))
+}
+
+impl Attempt {
+    /// Ends the call: remembers what a lost reply may have left.
+    fn settle(&self, process: u64, waited: Result<Waited<Lock>>) -> Result<Waited<Lock>> {
+        // Another thread may have handed the lock off, by another token. A child that was
+        // forked during the call does not look for the grants of its parent.
+        let by_this_token =
+            matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == self.token());
+        if let Some(until) = self.orphan_until()
+            && !by_this_token
+            && fork::generation() == process
+        {
+            orphan::remember(self.target(), &REAPER, self.token(), until);
+        }
+        // A request without a reply may still be granted, so the error must not say that
+        // nothing was changed.
+        waited.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable if self.may_have_left_something() => {
+                self.target().said("Locking", Error::unresolved(Some(error), "lock"))
+            }
+            _ => self.target().said("Locking", error),
+        })
+    }
+}
+
+impl Awaited for Attempt {
+    fn skip_silent(&mut self, skips: bool) {
+        Attempt::skip_silent(self, skips);
+    }
+
+    fn settle(
+        &mut self,
+        limit: Option<Duration>,
+        process: u64,
+        waited: Result<Waited<Lock>>,
+    ) -> Result<std::result::Result<Lock, Report>> {
+        let waited = Attempt::settle(self, process, waited)?;
+        let subject = Subject { kind: KIND, target: self.target() };
+        Ok(told(&subject, waited, limit, self.holder()).map(Lock::for_calls))
     }
 }
 

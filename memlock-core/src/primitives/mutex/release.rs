@@ -72,6 +72,9 @@ impl Kind for Exclusive {
     }
 
     fn is_there(lock: &Lock) -> Result<bool> {
+        if let Some(reclaim) = lock.reclaim() {
+            return reclaim.is_there(lock.token);
+        }
         let item = lock.kind.target.get()?;
         Ok(item.is_some_and(|item| is_ours(&item.value, lock.token)))
     }

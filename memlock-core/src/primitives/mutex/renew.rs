@@ -4,19 +4,22 @@
 use std::time::Duration;
 
 use super::lock::{Exclusive, Lock};
+use super::reclaim::{self, Reclaim};
+use super::wake::REAPER;
 use crate::clock::Moment;
 use crate::guard::lease_guard::Kind;
 use crate::guard::lease_guard::LATEST_ARRIVAL;
+use crate::guard::orphan;
 use crate::guard::renewal::renewable::{Check, PendingRenewal, Progress, Renewable, RenewableKind};
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
-use crate::name::Key;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Guarantees, Op, Reply, Returns, Stored, Version};
+use crate::target::Target;
 
 /// A renewal under way.
 struct LockRenewal {
-    key: Key,
+    target: Target,
     token: Token,
     value: Vec<u8>,
     version: Version,
@@ -24,6 +27,8 @@ struct LockRenewal {
     guarantees: Guarantees,
     /// The end of the old lease: no request is sent after it.
     old_deadline: Moment,
+    /// Whether the lock may be put back if the server has forgotten it.
+    is_reclaimable: bool,
     step: Step,
     /// The new deadline, once the lock is renewed.
     renewed: Option<Moment>,
@@ -34,6 +39,10 @@ enum Step {
     CompareAndSet,
     /// The version may have changed, so the item is read.
     Read,
+    /// The server may have forgotten the lock, which is put back for the new lease.
+    Reclaim,
+    /// The lock was put back after its lease had ended: the item with this version is removed.
+    Remove(Version),
     /// The lock was renewed, but so slowly that the server may have been stopped: the deadline is
     /// capped by the TTL. `first`: when an earlier read of the TTL was sent that was slow, too.
     Believe {
@@ -44,27 +53,30 @@ enum Step {
 
 impl PendingRenewal for LockRenewal {
     fn op(&self) -> Op<'_> {
-        let LockRenewal { key, version, value, lease, .. } = self;
+        let LockRenewal { version, value, lease, .. } = self;
+        let key = &self.target.key;
         let (expiry, returns) = ((*lease).into(), Returns::Version);
         match self.step {
             Step::CompareAndSet
                 if mutation::has(Mutation::KeepPutsBack) && version.number() == 0 =>
             {
-                Op::Add { key, value, expiry, returns }
+                Op::add(key, value, expiry, returns)
             }
             Step::CompareAndSet => {
                 Op::CompareAndSet { key, version: *version, value, expiry, returns }
             }
             Step::Read | Step::Believe { .. } => Op::get(key),
+            Step::Reclaim => reclaim::op(key, value, *version, expiry),
+            Step::Remove(version) => Op::Delete { key, version },
         }
     }
 
     fn writes(&self) -> bool {
-        matches!(self.step, Step::CompareAndSet)
+        matches!(self.step, Step::CompareAndSet | Step::Reclaim)
     }
 
     fn lasts(&self, now: Moment) -> bool {
-        now < self.old_deadline
+        now < self.old_deadline || matches!(self.step, Step::Remove(_))
     }
 
     fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Progress {
@@ -74,13 +86,30 @@ impl PendingRenewal for LockRenewal {
         };
         let not_yet = || Progress::NotYet { gone: Vec::new() };
         match (self.step, reply) {
-            (Step::CompareAndSet, &Reply::Stored(Stored { version, .. })) => {
+            (Step::Reclaim, &Reply::Stored(Stored { version, .. }))
+                if came >= self.old_deadline && !mutation::has(Mutation::TrustLateReclaims) =>
+            {
+                self.step = Step::Remove(version);
+                not_yet()
+            }
+            (Step::Read | Step::Believe { .. }, Reply::Missing) if self.is_reclaimable => {
+                (self.step, self.is_reclaimable) = (Step::Reclaim, false);
+                not_yet()
+            }
+            (Step::Reclaim, Reply::Exists) => {
+                self.step = Step::Read;
+                not_yet()
+            }
+            (Step::CompareAndSet | Step::Reclaim, &Reply::Stored(Stored { version, kept, .. })) => {
                 self.version = version;
                 let deadline = self.lease.deadline(if mutation::has(Mutation::KeepFromReply) {
                     came
                 } else {
                     sent
                 });
+                if let Some(kept) = kept {
+                    return until(deadline.min(kept), self);
+                }
                 if !self.guarantees.is_suspicious(came.since(sent))
                     || mutation::has(Mutation::BelieveSlowRenewals)
                 {
@@ -140,6 +169,14 @@ impl PendingRenewal for LockRenewal {
         }
     }
 
+    /// A request that puts the lock back may be carried out after the release.
+    fn is_let_go(&self) {
+        if matches!(self.step, Step::Reclaim) {
+            let until = self.guarantees.gone(self.lease, self.target.now()) + LATEST_ARRIVAL;
+            orphan::remember(&self.target, &REAPER, self.token, until);
+        }
+    }
+
     fn has(&self, token: Token) -> bool {
         self.token == token
     }
@@ -156,7 +193,15 @@ impl RenewableKind for Exclusive {
 
     fn check(lock: &Lock) -> Check {
         let (target, token) = (lock.kind.target.clone(), lock.token);
-        Box::new(move || Ok(target.get()?.is_some_and(|item| is_ours(&item.value, token))))
+        let Some(Reclaim { version, deadline, .. }) = lock.reclaim() else {
+            return Box::new(move || {
+                Ok(target.get()?.is_some_and(|item| is_ours(&item.value, token)))
+            });
+        };
+        let value = lock.kind.value.clone();
+        Box::new(move || {
+            Reclaim { target: &target, value: &value, version, deadline }.is_there(token)
+        })
     }
 
     fn begin(lock: &mut Lock, in_doubt: bool) -> Option<Box<dyn PendingRenewal>> {
@@ -169,14 +214,20 @@ impl RenewableKind for Exclusive {
         lock.server_until =
             lock.server_until.max(guarantees.gone(lock.lease, now) + LATEST_ARRIVAL);
         Some(Box::new(LockRenewal {
-            key: lock.kind.target.key.clone(),
+            target: lock.kind.target.clone(),
             token: lock.token,
             value: lock.kind.value.clone(),
             version: lock.kind.version,
             lease: lock.lease,
             guarantees,
             old_deadline: lock.deadline,
-            step: if in_doubt { Step::Read } else { Step::CompareAndSet },
+            is_reclaimable: lock.reclaim().is_some(),
+            // A quorum resolves doubts about its votes while it extends them.
+            step: if in_doubt && guarantees.quorum.is_none() {
+                Step::Read
+            } else {
+                Step::CompareAndSet
+            },
             renewed: None,
         }))
     }

@@ -27,7 +27,7 @@ use crate::clock::Moment;
 use crate::error::{ErrorKind, Result};
 use crate::mutation::{self, Mutation};
 use crate::owner::OwnerRecord;
-use crate::store::{Expiry, Item, Op, Reply, Returns, Version};
+use crate::store::{Admission, Expiry, Item, Op, Reply, Returns, Version};
 use crate::target::Target;
 use crate::wait::Reserve;
 use crate::wait_id::WaitId;
@@ -51,8 +51,13 @@ impl Reserve for Reserver<'_> {
         let Target { context, key, .. } = self.target;
         let Ok(identity) = context.identity() else { return false };
         let value = identity.reservation(id, context.clock());
-        let add =
-            Op::Add { key, value: &value, expiry: Expiry::After(LIFE), returns: Returns::Version };
+        let add = Op::Add {
+            key,
+            value: &value,
+            expiry: Expiry::After(LIFE),
+            returns: Returns::Version,
+            admission: Admission::Grant,
+        };
         matches!(self.target.one(add), Ok(Reply::Stored(_)))
     }
 
@@ -74,7 +79,7 @@ impl Reserver<'_> {
 }
 
 /// The waiter for which the item is a reservation, if it is one.
-fn reserved_for(item: &Item) -> Option<WaitId> {
+pub(super) fn reserved_for(item: &Item) -> Option<WaitId> {
     OwnerRecord::parse(&item.value)?.reserved_for
 }
 
@@ -130,11 +135,12 @@ impl Reservations {
         self.claim.take()
     }
 
-    /// Whether the item is a reservation for this waiter; if so, its version is what to claim.
-    pub(super) fn is_ours(&mut self, item: &Item) -> bool {
-        let ours = reserved_for(item).is_some_and(|waiter| self.ids.contains(&waiter));
+    /// Whether the item with this version, a reservation for that waiter, is one for this waiter; if so,
+    /// its version is what to claim.
+    pub(super) fn is_ours(&mut self, version: Version, waiter: Option<WaitId>) -> bool {
+        let ours = waiter.is_some_and(|waiter| self.ids.contains(&waiter));
         let ours = ours || !self.ids.is_empty() && mutation::has(Mutation::ClaimAnything);
-        self.claim = ours.then_some(item.version);
+        self.claim = ours.then_some(version);
         ours
     }
 

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::lock::Lock;
+use super::reclaim::{Reclaimed, proves_nothing};
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
@@ -15,7 +16,8 @@ use crate::store::{Item, Op, Order, Reply, Returns, Stored, Version};
 
 /// How often a step is repeated because the lock's version has changed.
 pub(super) const ROUNDS: usize = 10;
-/// How often an item that was found missing, and changed a moment later, is read again.
+/// How often an item that was found missing, and changed a moment later, is read again; and how
+/// often a lock is put back within one step.
 const LOOKS: usize = 2;
 
 impl Lock {
@@ -23,7 +25,7 @@ impl Lock {
     pub(super) fn resolve(&mut self, step: OwnerStep<'_>) -> Result<OwnerOutcome> {
         let guarantees = *self.kind.target.context.guarantees();
         let mut error = None;
-        let (mut failures, mut unclear) = (0, 0);
+        let (mut failures, mut unclear, mut looks) = (0, 0, LOOKS);
         let wakes_ahead = matches!(step, OwnerStep::Release) && guarantees.order != Order::Open;
         let mut read_first = self.release_in_doubt;
         let mut first_sent = None;
@@ -36,8 +38,12 @@ impl Lock {
                     self.server_until.max(guarantees.gone(lease, now) + LATEST_ARRIVAL);
             }
             // A queue that cannot be read must not prevent the release.
-            let wakes = self.kind.notifies && failures == 0 && matches!(step, OwnerStep::Release);
-            let queue_key = wakes.then(|| self.kind.target.key.waiters());
+            let wants_queue = match step {
+                OwnerStep::Release => self.kind.notifies,
+                OwnerStep::HandOff(successor) => successor.reads_queue,
+                OwnerStep::Extend(_) => false,
+            };
+            let queue_key = (wants_queue && failures == 0).then(|| self.kind.target.key.waiters());
             let (key, version) = (&self.kind.target.key, self.kind.version);
             let hands_off = matches!(step, OwnerStep::HandOff(_));
             let read = Op::Get { key, fence: hands_off };
@@ -100,8 +106,7 @@ impl Lock {
                         match step {
                             OwnerStep::Extend(_) if mutation::has(Mutation::HopeForTheLonger) => {}
                             OwnerStep::Extend(lease) => {
-                                self.deadline =
-                                    guarantees.kept_by_either(self.deadline, self.lease, lease);
+                                self.deadline = self.kept_by_either(lease);
                                 self.lease = self.lease.min(lease);
                                 self.extension_in_doubt = true;
                             }
@@ -119,26 +124,37 @@ impl Lock {
             let mut replies = replies.into_iter();
             let seen = if read_first { replies.next() } else { None };
             let answer = replies.next();
-            let queue = match replies.next() {
+            let last = replies.next();
+            let is_empty = last == Some(Reply::Missing);
+            let queue = match last {
                 Some(Reply::Value(item)) => Some(item),
                 _ => None,
             };
             match (answer, seen, step) {
                 (Some(Reply::Deleted), ..) => return Ok(OwnerOutcome::Taken(queue)),
-                (Some(Reply::Stored(Stored { version, fence })), _, OwnerStep::HandOff(_)) => {
-                    return Ok(OwnerOutcome::HandedOff { version, fence, sent });
+                (Some(Reply::Stored(Stored { version, fence, .. })), _, OwnerStep::HandOff(_)) => {
+                    let empty = is_empty.then(Vec::new);
+                    let queue = queue.map(|item| item.value).or(empty);
+                    return Ok(OwnerOutcome::HandedOff { version, fence, sent, queue });
                 }
-                (Some(Reply::Stored(Stored { version, .. })), _, OwnerStep::Extend(lease)) => {
+                (Some(Reply::Stored(stored)), _, OwnerStep::Extend(lease)) => {
                     let late = mutation::has(Mutation::ExtensionFromReply);
                     let sent = if late { self.kind.target.now() } else { now };
-                    let before = guarantees.kept_by_either(self.deadline, self.lease, lease);
+                    let before = self.kept_by_either(lease);
                     (self.deadline, self.kind.version, self.lease) =
-                        (lease.deadline(sent), version, lease);
+                        (lease.deadline(sent), stored.version, lease);
                     // A release that is still under way carries an older version.
                     self.release_in_doubt = false;
-                    let verified = self.cap_deadline_if_slow(sent, before);
+                    let verified = self.cap_deadline(stored.kept, sent, before);
                     self.extension_in_doubt = verified.is_err();
                     return verified.map(|()| OwnerOutcome::Taken(None));
+                }
+                (_, Some(Reply::Value(item)), _)
+                    if is_ours(&item.value, self.token) && self.proves_nothing(item.version) =>
+                {
+                    let (key, version) = (&self.kind.target.key, item.version);
+                    let _ = self.kind.target.one(Op::Delete { key, version });
+                    return Ok(OwnerOutcome::Lost(None));
                 }
                 (_, Some(Reply::Value(item)), _)
                     if is_ours(&item.value, self.token) || mutation::has(Mutation::BlindDelete) =>
@@ -151,7 +167,33 @@ impl Lock {
                     if is_ours(&item.value, successor.token) =>
                 {
                     let Item { version, fence, .. } = item;
-                    return Ok(OwnerOutcome::HandedOff { version, fence, sent });
+                    return Ok(OwnerOutcome::HandedOff { version, fence, sent, queue: None });
+                }
+                // The server may have forgotten the lock.
+                (Some(Reply::VersionMismatch), Some(Reply::Missing), _)
+                    if looks > 0 && self.reclaim().is_some() =>
+                {
+                    looks -= 1;
+                    let Some(reclaim) = self.reclaim() else { continue };
+                    match reclaim.run() {
+                        Ok(Reclaimed::Back(version)) if hands_off => {
+                            self.kind.version = version;
+                            return Ok(OwnerOutcome::Recovering);
+                        }
+                        Ok(Reclaimed::Back(version)) => {
+                            (self.kind.version, read_first) = (version, false);
+                        }
+                        Ok(Reclaimed::TooLate) => return Ok(OwnerOutcome::Lost(None)),
+                        Ok(Reclaimed::Occupied) => {}
+                        Ok(Reclaimed::Refused) => looks = 0,
+                        Err(failure) => {
+                            failures += 1;
+                            error = Some(failure.error);
+                            if failures == ATTEMPTS {
+                                break;
+                            }
+                        }
+                    }
                 }
                 // The item was missing when it was read, and had changed a moment later. Either
                 // another client acquired the lock in between, or the known version is of another
@@ -161,13 +203,15 @@ impl Lock {
                 }
                 // The item is gone, or belongs to another client. If an earlier release got no
                 // reply, it most likely removed the item, unless the server has begun another life
-                // since, or the lease had ended before. The store answers "version mismatch" to a
-                // version of another life.
+                // since, or the lease had ended before. With a guard, another life takes nothing
+                // away from a holder whose lease still runs. The store answers "version mismatch" to
+                // a version of another life.
                 (Some(last), Some(read), _) => {
                     let same_life = match read {
                         Reply::Value(item) => item.version.epoch() == self.kind.version.epoch(),
                         _ => last == Reply::Missing,
                     };
+                    let same_life = same_life || guarantees.guard.is_some();
                     let in_time = self.kind.target.now() < self.deadline;
                     let released = !matches!(step, OwnerStep::Extend(_));
                     let queue = queue.filter(|_| last == Reply::Missing);
@@ -184,6 +228,12 @@ impl Lock {
         Err(Error::unresolved(error, "lock"))
     }
 
+    /// Whether a record of this holder's own, with this version, may have been added late.
+    fn proves_nothing(&self, found: Version) -> bool {
+        self.kind.target.context.guarantees().guard.is_some()
+            && proves_nothing(found, self.kind.version, self.kind.target.now(), self.deadline)
+    }
+
     /// Notes whether a waiter has marked the record.
     fn notice_waiters(&mut self, value: &[u8]) {
         if !self.kind.notifies && OwnerRecord::parse(value).is_some_and(|record| record.notifies) {
@@ -192,10 +242,14 @@ impl Lock {
         }
     }
 
-    /// After a suspiciously slow extension: caps the deadline by the time for which the server
-    /// keeps the item, or, if that cannot be read, by the time for which the server keeps it at
-    /// least.
-    fn cap_deadline_if_slow(&mut self, sent: Moment, before: Moment) -> Result<()> {
+    /// Caps the deadline of an extension by the time for which the store keeps the item. If the reply
+    /// was suspiciously slow, and the store has not found that out, it is read; if it cannot be read,
+    /// the store keeps the item at least until `before`.
+    fn cap_deadline(&mut self, kept: Option<Moment>, sent: Moment, before: Moment) -> Result<()> {
+        if let Some(kept) = kept {
+            self.deadline = self.deadline.min(kept);
+            return Ok(());
+        }
         let target = &self.kind.target;
         if !target.context.guarantees().is_suspicious(target.now().since(sent)) {
             return Ok(());
@@ -227,15 +281,7 @@ impl Lock {
                 None => first = Some(sent),
             }
         };
-        self.deadline = self.deadline.min(kept);
-        if self.remaining().is_zero() {
-            return Err(Error::new(
-                ErrorKind::Unreachable,
-                "The server took longer to answer than the lease lasts; nothing is held. Ask for a \
-                 longer lease.",
-            ));
-        }
-        Ok(())
+        self.ends_by(kept)
     }
 }
 
@@ -253,6 +299,8 @@ pub(super) struct Successor<'a> {
     pub(super) token: Token,
     pub(super) value: &'a [u8],
     pub(super) lease: Lease,
+    /// Whether the queue is read, too.
+    pub(super) reads_queue: bool,
 }
 
 /// The result of a step.
@@ -260,7 +308,10 @@ pub(super) enum OwnerOutcome {
     /// The step was taken. A release also returns the queue, if there may be one.
     Taken(Option<Item>),
     /// The successor holds the lock, with this version and fence, by a request that was sent then.
-    HandedOff { version: Version, fence: u64, sent: Moment },
+    /// With the queue, if it was read.
+    HandedOff { version: Version, fence: u64, sent: Moment, queue: Option<Vec<u8>> },
+    /// The lock was put back on a server that recovers, and not handed off.
+    Recovering,
     /// The lock was lost before. Returns the queue if the mutex has no holder.
     Lost(Option<Item>),
 }
@@ -269,7 +320,7 @@ impl From<OwnerOutcome> for Outcome<Item> {
     fn from(outcome: OwnerOutcome) -> Outcome<Item> {
         match outcome {
             OwnerOutcome::Taken(queue) => Outcome::Taken(queue),
-            OwnerOutcome::HandedOff { .. } => Outcome::Taken(None),
+            OwnerOutcome::HandedOff { .. } | OwnerOutcome::Recovering => Outcome::Taken(None),
             OwnerOutcome::Lost(queue) => Outcome::Lost(queue),
         }
     }

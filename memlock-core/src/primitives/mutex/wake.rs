@@ -8,9 +8,9 @@ use crate::guard::orphan::Reaper;
 use crate::owner::{Token, is_ours};
 use crate::store::{Op, Reply};
 use crate::target::Target;
-use crate::wait::Waker;
 use crate::wait::local::LocalWaiters;
 use crate::wait::queue::{Capacity, Queue};
+use crate::wait::{Reserve, Waker};
 
 /// How the orphaned grants of mutexes are reaped.
 pub(super) static REAPER: Reaper = Reaper { reap, wake_next };
@@ -48,6 +48,7 @@ pub(super) fn wake_next(target: &Target) {
 
 /// The waker for the waiters of a mutex without a holder.
 pub(super) fn waker(target: &Target) -> Waker<'_, HandoffRequest, Lock> {
-    let reserver = Box::new(Reserver { target });
-    Waker { reserver: Some(reserver), ..Waker::new(target, local_waiters(&target.context)) }
+    let is_on_one_server = target.context.guarantees().quorum.is_none();
+    let reserver = is_on_one_server.then(|| Box::new(Reserver { target }) as Box<dyn Reserve>);
+    Waker { reserver, ..Waker::new(target, local_waiters(&target.context)) }
 }

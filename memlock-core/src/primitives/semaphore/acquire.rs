@@ -1,22 +1,24 @@
 //! Acquiring permits.
 
-use std::cell::Cell;
 use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::fork::{self, call_or};
 use crate::guard::orphan;
+use crate::primitives::acquisition::{Acquisition, Awaited};
 use crate::primitives::first_try;
 use crate::report::{self, ObservedHolder, Report};
+use crate::target::Target;
 use crate::wait::entries::Request;
-use crate::wait::{Wait, Waited};
+use crate::wait::{Acquire, Wait, Waited};
+use crate::worker::{self, Pending};
 
 use super::attempt::{Attempt, Patience};
 use super::handle::Semaphore;
 use super::permit::Permit;
 use super::snapshot::Refusal;
-use super::wake::{REAPER, local_waiters};
+use super::wake::REAPER;
 
 /// A number of permits, for people.
 struct Wanted(u32);
@@ -69,7 +71,7 @@ impl Semaphore {
     /// set up. [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] and [`ErrorKind::Protocol`] as
     /// for [`Mutex::lock_with`](crate::Mutex::lock_with).
     pub fn acquire_with(&self, request: Request, wait: &Wait<'_>) -> Result<Waited<Permit>> {
-        self.wait_for(request, wait, &Cell::default())
+        self.wait_for(request, wait, &mut None)
     }
 
     /// As [`Semaphore::acquire_with`]. If nothing is acquired, the report names the semaphore, the
@@ -82,25 +84,57 @@ impl Semaphore {
         request: Request,
         wait: &Wait<'_>,
     ) -> Result<std::result::Result<Permit, Report>> {
-        let snapshot = Cell::default();
-        match self.wait_for(request, wait, &snapshot) {
-            Ok(Waited::Done(permit)) => Ok(Ok(permit)),
-            Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, request, wait, snapshot.take()))),
-            Ok(Waited::TimedOut) => {
-                Ok(Err(self.refused(Answer::TimedOut, request, wait, snapshot.take())))
-            }
-            Ok(Waited::Interrupted) => {
-                Ok(Err(self.refused(Answer::Interrupted, request, wait, snapshot.take())))
-            }
-            Err(error) => Err(error),
-        }
+        let mut snapshot = None;
+        let waited = self.wait_for(request, wait, &mut snapshot)?;
+        Ok(self.report(waited, request, wait.limit(), snapshot))
+    }
+
+    /// Acquires permits without blocking the caller: a thread of the client does it. `limit`: how long
+    /// to wait at most; `None`: as long as necessary; zero: a single attempt. If nothing is acquired, the
+    /// report tells why.
+    ///
+    /// The errors are those of [`Semaphore::acquire_with`]. Dropping the result before it has come cancels
+    /// the call: permits that are granted all the same are released at once, and the next waiters are
+    /// woken.
+    pub fn acquire_async(
+        &self,
+        request: Request,
+        limit: Option<Duration>,
+    ) -> Pending<std::result::Result<Permit, Report>> {
+        let Target { context, route, .. } = &self.target;
+        let wait = limit.map_or(Wait::FOREVER, Wait::at_most);
+        let attempt = at_least_one(request)
+            .and_then(|()| {
+                let patience = Patience::of(&wait, context.clock());
+                Attempt::new(self.clone(), request, patience)
+            })
+            .map(Attempt::without_parking);
+        worker::pending(context, *route, |completer| match attempt {
+            Ok(attempt) => Box::new(Acquisition::new(attempt, limit, completer)),
+            Err(error) => Box::new(worker::Failed::new(completer, self.said("Acquiring", error))),
+        })
+    }
+
+    fn report(
+        &self,
+        waited: Waited<Permit>,
+        request: Request,
+        limit: Option<Duration>,
+        snapshot: Option<Refusal>,
+    ) -> std::result::Result<Permit, Report> {
+        let answer = match waited.into_result() {
+            Ok(permit) => return Ok(permit),
+            Err(Answer::Recovering) => return Err(report::recovering(&self.subject())),
+            Err(answer) => answer,
+        };
+        Err(self.refused(answer, request, limit, snapshot))
     }
 
     fn refused(
         &self,
         answer: Answer,
         request: Request,
-        wait: &Wait<'_>,
+        limit: Option<Duration>,
         snapshot: Option<Refusal>,
     ) -> Report {
         let (subject, wanted) = (self.subject(), Wanted(request.permits));
@@ -128,13 +162,7 @@ impl Semaphore {
             }
             None => format!("The {subject} has not {wanted} available"),
         };
-        report::refused(
-            answer,
-            wait.limit(),
-            format_args!("{wanted} of the {subject}"),
-            busy,
-            holder,
-        )
+        report::refused(answer, limit, format_args!("{wanted} of the {subject}"), busy, holder)
     }
 
     /// `snapshot` is set to the semaphore's state at the last refusal, if there was one.
@@ -142,29 +170,60 @@ impl Semaphore {
         &self,
         request: Request,
         wait: &Wait<'_>,
-        snapshot: &Cell<Option<Refusal>>,
+        snapshot: &mut Option<Refusal>,
     ) -> Result<Waited<Permit>> {
         call_or(Waited::Interrupted, || {
-            if request.permits == 0 {
-                return Err(Error::invalid("No permits were asked for: ask for at least one."));
-            }
+            at_least_one(request)?;
             let process = fork::generation();
             let patience = Patience::of(wait, self.target.context.clock());
-            let mut attempt = Attempt::new(self, request, patience, snapshot)?;
-            let local = local_waiters(&self.target.context);
-            let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
-            if let Some(until) = attempt.orphan_until()
-                && !matches!(waited, Ok(Waited::Done(_)))
-                && fork::generation() == process
-            {
-                orphan::remember(&self.target, &REAPER, attempt.token(), until);
-            }
-            waited.map_err(|error| match error.kind() {
-                ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                    self.said("Acquiring", Error::unresolved(Some(error), "semaphore"))
-                }
-                _ => self.said("Acquiring", error),
-            })
+            let mut attempt = Attempt::new(self.clone(), request, patience)?;
+            let waited = first_try::acquire(&mut attempt, wait);
+            *snapshot = attempt.refusal();
+            attempt.settle(process, waited)
         })
+    }
+}
+
+fn at_least_one(request: Request) -> Result<()> {
+    match request.permits {
+        0 => Err(Error::invalid("No permits were asked for: ask for at least one.")),
+        _ => Ok(()),
+    }
+}
+
+impl Attempt {
+    /// Ends the call: remembers what a lost reply may have left.
+    fn settle(&self, process: u64, waited: Result<Waited<Permit>>) -> Result<Waited<Permit>> {
+        let target = self.target();
+        if let Some(until) = self.orphan_until()
+            && !matches!(waited, Ok(Waited::Done(_)))
+            && fork::generation() == process
+        {
+            orphan::remember(target, &REAPER, self.token(), until);
+        }
+        waited.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable if self.may_have_left_something() => {
+                target.said("Acquiring", Error::unresolved(Some(error), "semaphore"))
+            }
+            _ => target.said("Acquiring", error),
+        })
+    }
+}
+
+impl Awaited for Attempt {
+    fn skip_silent(&mut self, skips: bool) {
+        Attempt::skip_silent(self, skips);
+    }
+
+    fn settle(
+        &mut self,
+        limit: Option<Duration>,
+        process: u64,
+        waited: Result<Waited<Permit>>,
+    ) -> Result<std::result::Result<Permit, Report>> {
+        let waited = Attempt::settle(self, process, waited)?;
+        let (request, refusal) = (self.request(), self.refusal());
+        let told = self.semaphore().report(waited, request, limit, refusal);
+        Ok(told.map(Permit::for_calls))
     }
 }

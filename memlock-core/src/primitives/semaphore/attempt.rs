@@ -1,6 +1,7 @@
 //! Acquiring permits: one acquisition, from its first attempt to the grant.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -13,6 +14,7 @@ use super::record::Reservation;
 use super::snapshot::{Refusal, Snapshot};
 use super::submit;
 use super::ticket::Completion;
+use super::wake::local_waiters;
 use crate::clock::{Clock, Moment};
 use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
@@ -20,8 +22,10 @@ use crate::fork;
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Op, Reply};
+use crate::store::{Op, Recovery, Reply};
+use crate::target::Target;
 use crate::wait::entries::Request;
+use crate::wait::local::LocalWaiters;
 use crate::wait::policy;
 use crate::wait::queue::Capacity;
 use crate::wait::{Acquire, QueueReceipt, Wait};
@@ -54,15 +58,15 @@ impl Patience {
 }
 
 /// One acquisition. All its attempts use the same token.
-pub(super) struct Attempt<'a> {
-    semaphore: &'a Semaphore,
+pub(super) struct Attempt {
+    semaphore: Semaphore,
     token: Token,
     request: Request,
     patience: Patience,
     /// Whether the thread may park, to wait for permits that this process releases, before it joins
     /// the queue.
     parks: bool,
-    in_queue: Option<InQueue<'a>>,
+    in_queue: Option<InQueue>,
     /// The last snapshot, if it was taken just now.
     snapshot: Option<Snapshot>,
     /// When the last inspection was sent.
@@ -73,17 +77,19 @@ pub(super) struct Attempt<'a> {
     left: bool,
     /// Whether the waiter was in the queue as one that may not receive its wake-up.
     unproven: bool,
+    /// Whether nothing is sent while the server is silent.
+    skips_silent: bool,
     /// The semaphore's state at the last refusal.
-    refusal: &'a Cell<Option<Refusal>>,
+    refusal: Option<Refusal>,
 }
 
-/// While this value exists, the thread counts as a waiter in the queue.
-struct InQueue<'a> {
-    combiner: &'a Combiner,
+/// While this value exists, the call counts as a waiter in the queue.
+struct InQueue {
+    combiner: Arc<Combiner>,
     process: u64,
 }
 
-impl Drop for InQueue<'_> {
+impl Drop for InQueue {
     fn drop(&mut self) {
         if fork::generation() == self.process {
             self.combiner.leaves_queue();
@@ -91,33 +97,56 @@ impl Drop for InQueue<'_> {
     }
 }
 
-impl<'a> Attempt<'a> {
+impl Attempt {
     pub(super) fn new(
-        semaphore: &'a Semaphore,
+        semaphore: Semaphore,
         request: Request,
         patience: Patience,
-        refusal: &'a Cell<Option<Refusal>>,
-    ) -> Result<Attempt<'a>> {
+    ) -> Result<Attempt> {
         let parks = patience.waits && request.permits == 1 && request.priority == 0;
         let context = &semaphore.target.context;
+        let (token, now) = (context.identity()?.token(), context.clock().now());
         Ok(Attempt {
             semaphore,
-            token: context.identity()?.token(),
+            token,
             request,
             patience,
             parks,
             in_queue: None,
             snapshot: None,
-            looked: Cell::new(context.clock().now()),
+            looked: Cell::new(now),
             in_doubt: None,
             left: false,
             unproven: false,
-            refusal,
+            skips_silent: false,
+            refusal: None,
         })
+    }
+
+    /// For a thread that drives other calls, too: it does not sleep until this process releases permits.
+    pub(super) fn without_parking(self) -> Attempt {
+        Attempt { parks: false, ..self }
+    }
+
+    /// Whether requests fail at once if the server did not answer a moment ago.
+    pub(super) fn skip_silent(&mut self, skips: bool) {
+        let target = &mut self.semaphore.target;
+        let context = &target.context;
+        target.context = if skips { context.for_drop() } else { context.for_calls() };
+        self.skips_silent = skips;
+    }
+
+    /// The semaphore's state at the last refusal.
+    pub(super) fn refusal(&mut self) -> Option<Refusal> {
+        self.refusal.take()
     }
 
     pub(super) fn token(&self) -> Token {
         self.token
+    }
+
+    pub(super) fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
     }
 
     /// Until when to look for a grant that a request without a reply may have left.
@@ -134,8 +163,8 @@ impl<'a> Attempt<'a> {
     /// Whether this acquisition may take its permits.
     fn fits(&self, snapshot: &Snapshot, called: bool) -> bool {
         let Snapshot { record, now, .. } = snapshot;
-        record.has_room(*now)
-            && batch::fits(&self.acquire(called), record, *now, record.available(*now))
+        let available = snapshot.available(self.semaphore.target.now());
+        record.has_room(*now) && batch::fits(&self.acquire(called), record, *now, available)
     }
 
     /// Checks that a semaphore with `number` permits is the expected one, and will ever have as
@@ -160,7 +189,7 @@ impl<'a> Attempt<'a> {
         let verified = match clock {
             ServerClock::Runs => Ok(()),
             _ if mutation::has(Mutation::BelieveSlowGrants) => Ok(()),
-            ServerClock::KeepsUntil(until) => permit.cap_deadline(until),
+            ServerClock::KeepsUntil(until) => permit.ends_by(until),
             ServerClock::MayStand => permit.cap_deadline_by_ttl(),
         };
         if let Err(error) = verified {
@@ -173,12 +202,19 @@ impl<'a> Attempt<'a> {
             };
             let error = if self.left { Error::unresolved(Some(error), "semaphore") } else { error };
             // This token is used up.
-            let (left, unproven) = (self.left, self.unproven);
-            let anew = Attempt::new(self.semaphore, self.request, self.patience, self.refusal)?;
-            *self = Attempt { left, unproven, ..anew };
+            let (left, unproven, refusal) = (self.left, self.unproven, self.refusal.take());
+            let skips_silent = self.skips_silent;
+            let anew = Attempt::new(self.semaphore.clone(), self.request, self.patience)?;
+            *self = Attempt { left, unproven, refusal, skips_silent, ..anew };
             return Err(error);
         }
         Ok(permit)
+    }
+
+    /// The recovery of the server, if it gives no new permits yet.
+    fn recovery(&self) -> Option<Recovery> {
+        let target = &self.semaphore.target;
+        target.context.recovery(target.route)
     }
 
     /// Acts on the outcome of an operation.
@@ -188,18 +224,18 @@ impl<'a> Attempt<'a> {
         called: bool,
         is_over: &dyn Fn() -> bool,
     ) -> Result<Option<Permit>> {
-        let semaphore = self.semaphore;
         for _ in 0..ATTEMPTS {
             match outcome {
-                OperationOutcome::Granted { of, permits, counted_from, clock, number } => {
-                    semaphore.agreed.store(number, Ordering::Relaxed);
-                    let grant = Grant { token: self.token, permits, counted_from, semaphore: of };
+                OperationOutcome::Granted { of, life, permits, counted_from, clock, number } => {
+                    self.semaphore.agreed.store(number, Ordering::Relaxed);
+                    let (token, confirmed) = (self.token, (of, life));
+                    let grant = Grant { token, permits, counted_from, confirmed };
                     return self.grant(grant, clock).map(Some);
                 }
                 OperationOutcome::NoRoom { refusal } => {
                     if let Some(refusal) = refusal {
                         self.check(refusal.permits)?;
-                        self.refusal.set(Some(refusal));
+                        self.refusal = Some(refusal);
                     }
                     match self.park(called, is_over) {
                         Some(parked) => outcome = parked,
@@ -212,7 +248,7 @@ impl<'a> Attempt<'a> {
                     self.check(number)?;
                     outcome = self.submit(called, is_over);
                 }
-                OperationOutcome::Missing => return Err(semaphore.not_found()),
+                OperationOutcome::Missing => return Err(self.semaphore.not_found()),
                 OperationOutcome::Failed(error) => return Err(error),
                 OperationOutcome::Unresolved(error) => {
                     return Err(Error::unresolved(error, "semaphore"));
@@ -230,7 +266,15 @@ impl<'a> Attempt<'a> {
 
     /// Tries once, together with the operations of other threads of this process.
     fn submit(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> OperationOutcome {
-        let semaphore = self.semaphore;
+        let target = &self.semaphore.target;
+        if let Err(failure) = target.context.skip_if_silent(target.route) {
+            return OperationOutcome::Failed(failure.error);
+        }
+        // What this call does for others is tried also on a server that is silent.
+        let for_calls = self
+            .skips_silent
+            .then(|| Semaphore { target: target.for_calls(), ..self.semaphore.clone() });
+        let semaphore = for_calls.as_ref().unwrap_or(&self.semaphore);
         let kind = Kind::Acquisition(self.acquire(called));
         let operation =
             Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
@@ -249,7 +293,7 @@ impl<'a> Attempt<'a> {
     fn park(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Option<OperationOutcome> {
         let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
         let active_calls = submit::Submitting::enter().filter(|_| may)?;
-        let semaphore = self.semaphore;
+        let semaphore = &self.semaphore;
         let kind = Kind::Acquisition(self.acquire(called));
         let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
         let completion = submit::park(semaphore, operation, is_over, active_calls);
@@ -257,8 +301,8 @@ impl<'a> Attempt<'a> {
         // A request of a waiter that has to join the queue may have got no reply, too.
         let outcome = self.take(completion);
         if in_queue {
-            self.in_queue =
-                Some(InQueue { combiner: semaphore.combiner(), process: fork::generation() });
+            let combiner = self.semaphore.shared_combiner();
+            self.in_queue = Some(InQueue { combiner, process: fork::generation() });
             return None;
         }
         Some(outcome)
@@ -270,7 +314,7 @@ impl<'a> Attempt<'a> {
     }
 
     fn acquire(&self, called: bool) -> Acquisition {
-        let semaphore = self.semaphore;
+        let semaphore = &self.semaphore;
         let Request { permits, priority, .. } = self.request;
         let agreed = semaphore.agreed.load(Ordering::Relaxed);
         Acquisition {
@@ -330,9 +374,17 @@ impl<'a> Attempt<'a> {
     }
 }
 
-impl Acquire for Attempt<'_> {
+impl Acquire for Attempt {
     type HandoffRequest = ();
     type Guard = Permit;
+
+    fn target(&self) -> &Target {
+        &self.semaphore.target
+    }
+
+    fn local(&self) -> &LocalWaiters<(), Permit> {
+        local_waiters(&self.semaphore.target.context)
+    }
 
     fn attempt_within(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Permit>> {
         match self.park(false, is_over) {
@@ -352,6 +404,11 @@ impl Acquire for Attempt<'_> {
         self.conclude(outcome, called, is_over)
     }
 
+    fn recovers(&self) -> bool {
+        let refused = self.refusal.as_ref().is_some_and(|refusal| refusal.recovers);
+        refused || self.recovery().is_some()
+    }
+
     fn inspection(&self) -> Op<'_> {
         self.looked.set(self.semaphore.target.now());
         Op::get(&self.semaphore.target.key)
@@ -361,7 +418,8 @@ impl Acquire for Attempt<'_> {
         self.snapshot = None;
         let Some(snapshot) = self.semaphore.note(reply, self.looked.get())? else {
             // The next attempt sets the semaphore up, or reports that it is missing.
-            return Ok(policy::TargetState::Free);
+            let recovers = self.recovery().map(|recovery| recovery.left);
+            return Ok(policy::TargetState::of_missing(recovers));
         };
         self.check(snapshot.record.permits)?;
         // Granted by a request without a reply.
@@ -372,14 +430,14 @@ impl Acquire for Attempt<'_> {
             self.snapshot = Some(snapshot).filter(|snapshot| !snapshot.is_slow());
             return Ok(policy::TargetState::Free);
         }
-        let end = snapshot.record.available_at(self.request.permits, snapshot.now);
-        let left = end.map(|end| Duration::from_secs(end - snapshot.now));
+        let at = self.semaphore.target.now();
+        let left = snapshot.available_in(self.request.permits, at);
         // Only the first waiter reserves: a waiter before this one that requests less must not be
         // blocked.
         if first && (self.request.permits > 1 || self.unproven) {
             self.reserve(&snapshot);
         }
-        self.refusal.set(Some(snapshot.refusal()));
+        self.refusal = Some(snapshot.refusal(at));
         Ok(policy::TargetState::Held { notifies: true, left })
     }
 
@@ -387,8 +445,9 @@ impl Acquire for Attempt<'_> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
             Ok(Some(snapshot)) => {
                 let snapshot = if leaves { self.cancel_reservation(snapshot) } else { snapshot };
-                snapshot.record.capacity(snapshot.now)
+                snapshot.capacity(self.semaphore.target.now())
             }
+            _ if self.recovery().is_some() => 0,
             // The next attempt finds out.
             _ => u32::MAX,
         };

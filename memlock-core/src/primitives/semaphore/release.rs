@@ -50,7 +50,7 @@ impl Kind for Permits {
     }
 
     fn is_there(permit: &Permit) -> Result<bool> {
-        permit.kind.semaphore.has_holder(permit.token)
+        permit.kind.semaphore.has(permit.as_renewing())
     }
 
     fn wake_next(permit: &Permit, wakes: Wakes) {

@@ -1,11 +1,12 @@
 //! Tickets: where a thread sleeps while another thread of its process performs its operation, and
 //! how it gets the result.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 use super::operation::{Acquisition, Doubt, Extend, Kind, Operation, OperationOutcome, Renewing};
 use crate::owner::Token;
+use crate::sync::{Mutex, MutexGuard};
 use crate::thread::Signal;
 
 /// An operation whose thread sleeps.

@@ -20,7 +20,7 @@ use super::life::Life;
 use super::ttl::Ttl;
 
 /// memcached treats a TTL of more seconds than this as an absolute Unix time.
-const LONGEST_RELATIVE_TTL: u64 = 30 * 24 * 3600;
+pub(super) const LONGEST_RELATIVE_TTL: u64 = 30 * 24 * 3600;
 
 /// Appends one command, marked with `opaque`, to `out`. `server_time` returns the server's own Unix
 /// time, for a TTL that has to be absolute.
@@ -71,8 +71,10 @@ pub(super) fn encode(
         Command::Increment { by, initial, .. } => {
             number(b" v D", by, out);
             if let Some((first, ttl)) = initial {
-                number(b" N", wire_ttl(ttl, server_time)?, out);
+                let ttl = wire_ttl(ttl, server_time)?;
+                number(b" N", ttl, out);
                 number(b" J", first, out);
+                number(b" T", ttl, out);
             }
         }
         // Increments by 0: the number's version is drawn under the item's lock, and no room is
@@ -133,7 +135,8 @@ fn number(before: &[u8], number: u64, out: &mut Vec<u8>) {
     push_number(number, out);
 }
 
-fn wire_ttl(ttl: Ttl, server_time: impl Fn(Bound) -> u64) -> Result<u64> {
+/// The TTL as it is sent.
+pub(super) fn wire_ttl(ttl: Ttl, server_time: impl Fn(Bound) -> u64) -> Result<u64> {
     let absolute = match ttl {
         Ttl::Never => return Ok(0),
         Ttl::For(seconds) | Ttl::Left(seconds) if seconds <= LONGEST_RELATIVE_TTL => {
@@ -167,7 +170,7 @@ pub(super) struct Head {
 /// Parses the first line of a reply. The second part of an error states whether the server refused
 /// the command with an error line.
 pub(super) fn parse(line: &[u8]) -> std::result::Result<Head, (Error, bool)> {
-    if let Some(head) = plain_success(line) {
+    if let Some(head) = plain(line) {
         return Ok(head);
     }
     let nonsense = || {
@@ -213,27 +216,36 @@ pub(super) fn parse(line: &[u8]) -> std::result::Result<Head, (Error, bool)> {
     })
 }
 
-/// `HD O<opaque>` and `HD c<cas> O<opaque>`: the replies to the acquisition of a free lock, its
-/// release and an insert. They are parsed here, which saves the allocations of the crate's parser;
-/// all other replies go through that parser.
-fn plain_success(line: &[u8]) -> Option<Head> {
-    let rest = line.strip_prefix(b"HD ")?;
-    let (cas, rest) = match rest.strip_prefix(b"c") {
-        Some(rest) => {
-            let end = rest.iter().position(|&byte| byte == b' ')?;
-            (Some(parse_number(&rest[..end])?), &rest[end + 1..])
-        }
-        None => (None, rest),
+/// The replies of a healthy server, with the flags that memlock asks for. They are parsed here, which
+/// saves the allocations of the crate's parser; all other replies go through that parser.
+fn plain(line: &[u8]) -> Option<Head> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let code = match words.next()? {
+        b"HD" => ReturnCode::Hd,
+        b"VA" => ReturnCode::Va,
+        b"EN" => ReturnCode::En,
+        b"NS" => ReturnCode::Ns,
+        b"EX" => ReturnCode::Ex,
+        b"NF" => ReturnCode::Nf,
+        _ => return None,
     };
-    let opaque = u32::try_from(parse_number(rest.strip_prefix(b"O")?)?).ok()?;
-    Some(Head {
-        code: ReturnCode::Hd,
-        cas,
-        ttl: None,
-        flags: 0,
-        opaque: Some(opaque),
-        length: None,
-    })
+    let mut head = Head { code, cas: None, ttl: None, flags: 0, opaque: None, length: None };
+    if let ReturnCode::Va = head.code {
+        head.length = Some(usize::try_from(parse_number(words.next()?)?).ok()?);
+    }
+    for word in words {
+        let (flag, digits) = word.split_first()?;
+        match flag {
+            b't' if digits == b"-1" => head.ttl = Some(-1),
+            b't' => head.ttl = Some(i64::try_from(parse_number(digits)?).ok()?),
+            b'c' => head.cas = Some(parse_number(digits)?),
+            b'f' => head.flags = u32::try_from(parse_number(digits)?).ok()?,
+            b'O' => head.opaque = Some(u32::try_from(parse_number(digits)?).ok()?),
+            b'h' => _ = parse_number(digits)?,
+            _ => return None,
+        }
+    }
+    Some(head)
 }
 
 /// Parses digits only, without overflow.
@@ -263,7 +275,7 @@ pub(super) fn decode(
             Command::Add { .. } | Command::CompareAndSet { .. } | Command::Stamp { .. },
             ReturnCode::Hd,
             None,
-        ) => Reply::Stored(Stored { version: version()?, fence: 0 }),
+        ) => Reply::Stored(Stored::new(version()?, 0)),
         (Command::Add { .. }, ReturnCode::Ns, None) => Reply::Exists,
         (Command::Get { .. }, ReturnCode::En, None) => Reply::Missing,
         (Command::Get { .. }, ReturnCode::Va, Some(value)) => Reply::Value(Item {
@@ -338,7 +350,7 @@ mod tests {
         );
         assert_eq!(
             text(Command::Increment { key: &key, by: 2, initial: Some((2, ttl)) }),
-            "ma lock:x v D2 N32 J2 O9\r\n"
+            "ma lock:x v D2 N32 J2 T32 O9\r\n"
         );
         assert_eq!(text(Command::Stamp { key: &key }), "ma lock:x c N0 J0 D0 O9\r\n");
         let put = |cas, ttl| text(Command::Classic { key: &key, cas, flags: 5, value: b"v", ttl });
@@ -351,25 +363,48 @@ mod tests {
 
     #[test]
     fn the_short_way_reads_what_the_crate_reads() {
-        for line in ["HD O9", "HD c12 O9", "HD c18446744073709551615 O4294967295"] {
-            let short = plain_success(line.as_bytes()).unwrap();
+        for line in [
+            "HD",
+            "HD O9",
+            "HD c12 O9",
+            "HD c18446744073709551615 O4294967295",
+            "VA 16 O9",
+            "VA 5 c7 t30 f0 h0 O9",
+            "VA 0 c7 t-1 f4294967295 h1 O9",
+            "EN O9",
+            "NS O9",
+            "EX O9",
+            "NF O9",
+        ] {
+            let short = plain(line.as_bytes()).unwrap();
             let crates =
                 parse_meta_result(MetaResponse::parse_header(line.as_bytes()).unwrap()).unwrap();
             assert_eq!((short.code, short.cas, short.ttl), (crates.rc, crates.cas, crates.ttl));
-            assert_eq!(short.opaque.unwrap().to_string().into_bytes(), crates.opaque.unwrap());
+            assert_eq!(short.flags, crates.client_flags.unwrap_or(0), "{line}");
+            let opaque = short.opaque.map(|opaque| opaque.to_string().into_bytes());
+            assert_eq!(opaque, crates.opaque, "{line}");
         }
+        assert_eq!(plain(b"VA 16 O9").unwrap().length, Some(16));
         for line in [
-            "HD",
             "HD ",
             "HD O",
             "HD c O9",
-            "HD c1",
-            "HD c1 O9 t3",
+            "HD c1 O9 k",
+            "HD c1 O9 kx",
             "HD c99999999999999999999 O1",
             "HD O-1",
-            "NS O9",
+            "HD O9 ",
+            "HD t-2 O9",
+            "VA",
+            "VA x O9",
+            "VA O9",
+            "VA -5 O9",
+            "VA 99999999999999999999 O9",
+            "VA 5 f4294967296 O9",
+            "MN",
+            "SERVER_ERROR out of memory",
         ] {
-            assert!(plain_success(line.as_bytes()).is_none(), "{line}");
+            assert!(plain(line.as_bytes()).is_none(), "{line}");
         }
         let head = parse(b"VA 5 c7 t30 O9").ok().unwrap();
         assert_eq!(
@@ -392,7 +427,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_the_short_way_reads_the_crate_reads_too(line in "HD( c[0-9]{0,21})?( ?O[0-9+]{0,11}){0,2}") {
-            if let Some(short) = plain_success(line.as_bytes()) {
+            if let Some(short) = plain(line.as_bytes()) {
                 let crates = parse_meta_result(MetaResponse::parse_header(line.as_bytes()).unwrap()).unwrap();
                 prop_assert_eq!((short.code, short.cas, short.ttl), (crates.rc, crates.cas, crates.ttl));
                 prop_assert_eq!(short.opaque.map(u64::from), crates.opaque.and_then(|text| parse_number(&text)));

@@ -1,98 +1,107 @@
 //! One connection: a batch to commands, and their replies back.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::codec;
 use super::command::Command;
 use super::handshake::{Handshake, Introduction, REQUEST, ServerTime};
 use super::life::Life;
+use super::limit;
+use super::retention::Demands;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::name::Key;
-use crate::store::remote::{self, Address, Patience, Socket};
-use crate::store::{Failure, Op, Reply, Stored};
+use crate::store::remote::{self, Address, Patience, Pin, Socket};
+use crate::store::{Epoch, Failure, Op, Reply, Stored};
 
 /// The largest value that is read.
 const LARGEST_VALUE: usize = 1024 * 1024;
+
+/// A batch that was sent.
+#[derive(Clone, Copy, Debug, Default)]
+struct Asked {
+    /// The opaque of its first operation.
+    opaque: u32,
+    /// Whether a stamp was drawn behind them.
+    stamps: bool,
+    /// When it was sent, unless there was nothing to send.
+    at: Option<Moment>,
+}
+
 /// An open connection to a suitable server.
 #[derive(Debug)]
 pub(in crate::store) struct Connection {
     socket: Socket,
     introduction: Introduction,
-    introduced: Moment,
+    /// When its description was requested, and when it came.
+    introduced: (Moment, Moment),
+    /// What all clients of the server have agreed on, as read with the description.
+    config: Option<Vec<u8>>,
     /// The item from which stamps are drawn.
     stamp: Arc<Key>,
     last_opaque: u32,
+    /// What is to be answered.
+    asked: Asked,
+    /// For how many seconds items may be stored, if the URL has `evictions=refuse`.
+    limit: Option<u64>,
+    /// Whether the last batch was refused for that.
+    was_refused: bool,
 }
 
 impl Connection {
-    /// Connects, and reads the server's identity. Nothing is changed on the server.
+    /// Connects, and reads the server's identity and its configuration, in one packet. Nothing is
+    /// changed on the server.
     pub(super) fn dial(
         address: &Address,
-        pinned: Option<SocketAddr>,
+        pinned: Option<Pin>,
         clock: &Arc<dyn Clock>,
         stamp: &Arc<Key>,
+        config: &Key,
+        demands: Demands,
     ) -> Result<Connection> {
         let mut socket = Socket::connect(address, "memcached", pinned, clock)?;
-        let introduced = clock.now();
-        let introduction = introduce(&mut socket)?;
-        Ok(Connection {
+        let (sent, opaque) = (clock.now(), 0);
+        let read = Command::Get { key: config };
+        socket.output.extend_from_slice(REQUEST);
+        codec::encode(&read, opaque, |_| 0, &mut socket.output)?;
+        socket.write_out().map_err(|failure| failure.error)?;
+        let mut patience = Patience::default();
+        let introduction = introduce(&mut socket, &mut patience)?;
+        let limit = demands.limit(introduction.retention, introduction.flushes)?;
+        let mut connection = Connection {
             socket,
             introduction,
-            introduced,
+            introduced: (sent, clock.now()),
+            config: None,
             stamp: Arc::clone(stamp),
-            last_opaque: 0,
-        })
+            last_opaque: opaque,
+            asked: Asked::default(),
+            limit,
+            was_refused: false,
+        };
+        let found = connection.reply(&read, opaque, &mut patience).map_err(|(error, _)| error)?;
+        if let Reply::Value(item) = found {
+            connection.config = Some(item.value);
+        }
+        if connection.socket.unread().is_empty() { Ok(connection) } else { Err(unasked()) }
     }
 
-    fn run_batch(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        let Introduction { life, ordered, refuses, .. } = self.introduction;
-        let key = Arc::clone(&self.stamp);
-        let stamp =
-            (!ordered && ops.iter().any(Op::wants_fence)).then_some(Command::Stamp { key: &key });
-        let first_opaque = self.last_opaque.wrapping_add(1);
+    /// Makes the request for a batch.
+    fn prepare(&mut self, ops: &[Op<'_>]) -> std::result::Result<(), Failure> {
+        let Introduction { life, ordered, retention, .. } = self.introduction;
+        let stamps = !ordered && ops.iter().any(Op::wants_fence);
+        self.asked = Asked { opaque: self.last_opaque.wrapping_add(1), stamps, at: None };
         self.socket.output.clear();
         for op in ops.iter().filter(|op| op.is_of(life.epoch())) {
-            let (command, back) = Command::of(op, refuses);
+            let (command, back) = Command::of(op, retention.may_refuse());
             self.write([Some(command), back])?;
         }
-        self.write([stamp, None])?;
-        if !self.socket.output.is_empty() {
-            self.socket.write_out()?;
-            remote::aside(meanwhile)?;
+        if stamps {
+            let key = Arc::clone(&self.stamp);
+            self.write([Some(Command::Stamp { key: &key }), None])?;
         }
-        let mut opaque = first_opaque;
-        let mut patience = Patience::default();
-        let mut replies = Vec::with_capacity(ops.len());
-        for (place, op) in ops.iter().enumerate() {
-            if !op.is_of(life.epoch()) {
-                replies.push(Reply::VersionMismatch);
-                continue;
-            }
-            let reply = self.replies(op, opaque, &mut patience);
-            opaque = opaque.wrapping_add(1);
-            replies.push(reply.map_err(|(error, refused)| {
-                // A command that the server refused with an error line was not carried out, but
-                // other commands of the batch may have been.
-                let mut others = ops.iter().enumerate().filter(|&(other, _)| other != place);
-                Failure { error, sent: !refused || others.any(|(_, op)| op.changes()) }
-            })?);
-        }
-        let drawn = match stamp.map(|stamp| self.reply(&stamp, opaque, &mut patience)) {
-            Some(Ok(Reply::Stored(Stored { version, .. }))) => Some(version.number()),
-            Some(Err((error, refused))) => {
-                let sent = !refused || ops.iter().any(Op::changes);
-                return Err(Failure { error, sent });
-            }
-            _ => None,
-        };
-        life.fill_in_fences(ops, &mut replies, drawn);
-        Ok(replies)
+        Ok(())
     }
 
     /// Appends the commands of one operation to the output, with one new opaque.
@@ -119,7 +128,7 @@ impl Connection {
         opaque: u32,
         patience: &mut Patience,
     ) -> std::result::Result<Reply, (Error, bool)> {
-        let (first, back) = Command::of(op, self.introduction.refuses);
+        let (first, back) = Command::of(op, self.introduction.retention.may_refuse());
         let reply = self.reply(&first, opaque, patience)?;
         let Some(back) = back else { return Ok(reply) };
         let found = self.reply(&back, opaque, patience)?;
@@ -136,7 +145,7 @@ impl Connection {
                     let cas = version.number().saturating_sub(1).max(1);
                     version = self.introduction.life.version(cas);
                 }
-                Reply::Stored(Stored { version, fence: 0 })
+                Reply::Stored(Stored::new(version, 0))
             }
             // The stored item was removed or replaced before it was read back.
             (Op::Add { .. }, Reply::Written, _) => Reply::Exists,
@@ -196,8 +205,46 @@ impl Connection {
         Ok(value)
     }
 
+    /// Fails if the server might evict what the batch stores, and the URL refuses that.
+    ///
+    /// Before it does, the server is asked again. Its settings may have been changed, or it may
+    /// have been restarted with others: a batch that is not sent does not notice that.
+    fn check(&mut self, ops: &[Op<'_>]) -> std::result::Result<(), Failure> {
+        self.was_refused = false;
+        if self.check_by_known_settings(ops).is_ok() {
+            return Ok(());
+        }
+        let unsent = |error| Failure { error, sent: false };
+        self.introduce_again().map_err(|error| unsent(unsent(error).of_read()))?;
+        let checked = self.check_by_known_settings(ops);
+        self.was_refused = checked.is_err();
+        checked.map_err(unsent)
+    }
+
+    fn check_by_known_settings(&self, ops: &[Op<'_>]) -> Result<()> {
+        let Some(limit) = self.limit else { return Ok(()) };
+        let now = self.socket.clock().now();
+        let time = |bound| self.server_time().at(now, bound);
+        let mut sent = ops.iter().filter(|op| op.is_of(self.introduction.life.epoch()));
+        sent.try_for_each(|op| limit::check(op, limit, time))
+    }
+
+    fn introduce_again(&mut self) -> Result<()> {
+        self.socket.output.clear();
+        self.socket.output.extend_from_slice(REQUEST);
+        let sent = self.socket.clock().now();
+        self.socket.write_out().map_err(|failure| failure.error)?;
+        self.introduction = introduce(&mut self.socket, &mut Patience::default())?;
+        if !self.socket.unread().is_empty() {
+            return Err(unasked());
+        }
+        self.introduced = (sent, self.socket.clock().now());
+        self.limit = self.introduction.retention.limit()?;
+        Ok(())
+    }
+
     fn server_time(&self) -> ServerTime {
-        ServerTime { shown: self.introduction.time, at: self.introduced }
+        ServerTime { shown: self.introduction.time, at: self.introduced.0 }
     }
 }
 
@@ -205,12 +252,64 @@ impl remote::Connection for Connection {
     type Life = Life;
     type Time = ServerTime;
 
+    const SENDS_AHEAD: bool = true;
+
     fn run(
         &mut self,
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
-        self.run_batch(ops, meanwhile)
+        self.send(ops)?;
+        if self.asked.at.is_some() {
+            remote::aside(meanwhile)?;
+        }
+        self.receive(ops)
+    }
+
+    fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<(), Failure> {
+        self.check(ops)?;
+        self.prepare(ops)?;
+        if !self.socket.output.is_empty() {
+            self.asked.at = Some(self.socket.clock().now());
+            self.socket.write_out()?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        let life = self.introduction.life;
+        let Asked { mut opaque, stamps, at } = self.asked;
+        if let Some(at) = at {
+            self.socket.await_reply(at)?;
+        }
+        let mut patience = Patience::default();
+        let mut replies = Vec::with_capacity(ops.len());
+        for (place, op) in ops.iter().enumerate() {
+            if !op.is_of(life.epoch()) {
+                replies.push(Reply::VersionMismatch);
+                continue;
+            }
+            let reply = self.replies(op, opaque, &mut patience);
+            opaque = opaque.wrapping_add(1);
+            replies.push(reply.map_err(|(error, refused)| {
+                // A command that the server refused with an error line was not carried out, but
+                // other commands of the batch may have been.
+                let mut others = ops.iter().enumerate().filter(|&(other, _)| other != place);
+                Failure { error, sent: !refused || others.any(|(_, op)| op.changes()) }
+            })?);
+        }
+        let stamp = stamps.then(|| Arc::clone(&self.stamp));
+        let mut draw = |key: &Key| self.reply(&Command::Stamp { key }, opaque, &mut patience);
+        let drawn = match stamp.as_deref().map(&mut draw) {
+            Some(Ok(Reply::Stored(Stored { version, .. }))) => Some(version.number()),
+            Some(Err((error, refused))) => {
+                let sent = !refused || ops.iter().any(Op::changes);
+                return Err(Failure { error, sent });
+            }
+            _ => None,
+        };
+        life.fill_in_fences(ops, &mut replies, drawn);
+        Ok(replies)
     }
 
     fn socket(&self) -> &Socket {
@@ -221,8 +320,24 @@ impl remote::Connection for Connection {
         &mut self.socket
     }
 
+    fn was_refused(&self) -> bool {
+        self.was_refused
+    }
+
     fn life(&self) -> Life {
         self.introduction.life
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.introduction.life.epoch()
+    }
+
+    fn age(&self) -> Option<(Duration, Moment)> {
+        Some((self.introduction.age, self.introduced.1))
+    }
+
+    fn config(&mut self) -> Option<Vec<u8>> {
+        self.config.take()
     }
 
     fn time(&self) -> ServerTime {
@@ -230,17 +345,12 @@ impl remote::Connection for Connection {
     }
 }
 
-fn introduce(socket: &mut Socket) -> Result<Introduction> {
-    socket.output.extend_from_slice(REQUEST);
-    socket.write_out().map_err(|failure| failure.error)?;
-    let mut patience = Patience::default();
+fn introduce(socket: &mut Socket, patience: &mut Patience) -> Result<Introduction> {
     let mut handshake = Handshake::default();
     loop {
-        let line = socket.line(&mut patience)?;
+        let line = socket.line(patience)?;
         if handshake.line(socket.at(line))? {
-            // A surplus might be taken for the first reply.
-            let is_quiet = socket.unread().is_empty();
-            return if is_quiet { handshake.finish() } else { Err(unasked()) };
+            return handshake.finish();
         }
     }
 }

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::lease::DRIFT;
 use crate::store::remote;
 
 use super::life::Life;
+use super::retention::{Retention, Settings};
 
 /// Requests the whole description in one packet.
 pub(super) const REQUEST: &[u8] = b"stats\r\nstats settings\r\n";
@@ -37,7 +38,7 @@ pub(super) struct Handshake {
     time: Option<u64>,
     uptime: Option<u64>,
     cas_enabled: Option<bool>,
-    refuses: bool,
+    settings: Settings,
 }
 
 /// The result of the handshake.
@@ -46,11 +47,14 @@ pub(super) struct Introduction {
     pub(super) life: Life,
     /// The server's own Unix time when it answered.
     pub(super) time: u64,
+    /// How old the server was, at least.
+    pub(super) age: Duration,
     /// Whether versions rise in the order of the stores.
     pub(super) ordered: bool,
-    /// Whether the server refuses to store when it is full: it was started with `-M`, or with a
-    /// `temporary_ttl`.
-    pub(super) refuses: bool,
+    /// What the server keeps when its memory is full.
+    pub(super) retention: Retention,
+    /// Whether it obeys `flush_all`.
+    pub(super) flushes: bool,
 }
 
 /// One reading of a server's clock.
@@ -88,6 +92,14 @@ impl remote::ServerTime for ServerTime {
     fn at(self, now: Moment) -> Duration {
         Duration::from_secs(self.at(now, Bound::Latest))
     }
+
+    fn shown(self) -> Duration {
+        Duration::from_secs(self.shown)
+    }
+
+    fn read_at(self) -> Moment {
+        self.at
+    }
 }
 
 impl Handshake {
@@ -100,8 +112,7 @@ impl Handshake {
         }
         let text = String::from_utf8_lossy(line);
         if text.contains("Too many open connections") {
-            return Err(Error::new(
-                ErrorKind::Unreachable,
+            return Err(Error::unreachable(
                 "The server takes no more connections: raise its -c, or use fewer.",
             ));
         }
@@ -122,9 +133,7 @@ impl Handshake {
             "time" => self.time = value.parse().ok(),
             "uptime" => self.uptime = value.parse().ok(),
             "cas_enabled" => self.cas_enabled = Some(value == "yes"),
-            "evictions" => self.refuses |= value == "off",
-            "temp_lru" => self.refuses |= value == "yes",
-            _ => {}
+            _ => self.settings.note(name, value),
         }
         Ok(false)
     }
@@ -151,7 +160,9 @@ impl Handshake {
             return Err(Error::protocol("The server's \"stats\" has no pid, time or uptime."));
         };
         let life = Life { boot: time.saturating_sub(uptime), pid };
-        Ok(Introduction { life, time, ordered, refuses: self.refuses })
+        let (age, retention) = (Life::age(uptime), self.settings.retention());
+        let flushes = self.settings.flushes();
+        Ok(Introduction { life, time, age, ordered, retention, flushes })
     }
 }
 
@@ -169,6 +180,7 @@ fn parse_version(text: &str) -> Option<(u64, u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -202,7 +214,9 @@ mod tests {
     fn a_fit_server_tells_its_life() {
         let known = introduce(&GOOD).unwrap();
         let life = Life { boot: 1000, pid: 5 };
-        assert_eq!(known, Introduction { life, time: 1100, ordered: true, refuses: false });
+        let (age, retention) = (Duration::from_secs(97), Retention::Nothing);
+        let (time, ordered, flushes) = (1100, true, false);
+        assert_eq!(known, Introduction { life, time, age, ordered, retention, flushes });
     }
 
     #[test]
@@ -231,6 +245,13 @@ mod tests {
     }
 
     #[test]
+    fn a_server_is_as_old_as_its_uptime_proves() {
+        for (uptime, age) in [("STAT uptime 0", 0), ("STAT uptime 3", 0), ("STAT uptime 61", 58)] {
+            assert_eq!(with(1, uptime).unwrap().age, Duration::from_secs(age), "{uptime}");
+        }
+    }
+
+    #[test]
     fn newer_servers_are_known_to_give_versions_out_of_order() {
         for (version, ordered) in
             [("1.6.13", true), ("1.6.23", true), ("1.6.24", false), ("1.7.0", false)]
@@ -241,17 +262,10 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_refuse_when_they_are_full_are_known() {
-        // `stats` uses the word `evictions` for the number of evicted items; `stats settings` uses
-        // it for whether items are evicted.
-        for (evictions, temporary, refuses) in
-            [("on", "no", false), ("0", "no", false), ("off", "no", true), ("on", "yes", true)]
-        {
-            let evictions = format!("STAT evictions {evictions}");
-            let temporary = format!("STAT temp_lru {temporary}");
-            let lines = [&GOOD[..6], &[&evictions, &temporary, "END"]].concat();
-            assert_eq!(introduce(&lines).unwrap().refuses, refuses, "{lines:?}");
-        }
+    fn what_a_full_server_keeps_is_known() {
+        let more = ["STAT evictions on", "STAT temp_lru yes", "STAT temporary_ttl 62", "END"];
+        let known = introduce(&[&GOOD[..6], &more].concat()).unwrap();
+        assert_eq!(known.retention, Retention::UpTo(62));
     }
 
     proptest! {

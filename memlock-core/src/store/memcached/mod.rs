@@ -10,6 +10,8 @@
 //! | `codec` | commands to bytes and replies back, by the `memcache` crate's meta layer |
 //! | `admin` | the requests of tools: the keys and the health of a server |
 //! | `life` | one life of a server: versions and fences |
+//! | `retention` | what a full server keeps |
+//! | `limit` | whether it keeps what an operation stores |
 //! | `ttl` | how long items live, and what that promises |
 
 #[cfg(feature = "admin")]
@@ -19,6 +21,8 @@ mod command;
 mod connection;
 mod handshake;
 mod life;
+mod limit;
+mod retention;
 mod ttl;
 
 pub use life::Life;
@@ -31,38 +35,50 @@ pub use admin::fuzzed::Tool;
 #[cfg(fuzzing)]
 pub use command::Command;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 #[cfg(feature = "admin")]
 use super::admin::Admin;
-use super::remote::{self, Address, Protocol, Remote};
+use super::quorum::{self, Quorum};
+use super::remote::{self, Address, Pin, Protocol, Remote};
 use super::url::Url;
 use super::{Guarantees, Store};
 use crate::clock::Clock;
 use crate::error::Result;
 use crate::name::{Key, Keyspace};
 use connection::Connection;
+use retention::Demands;
 
 const DEFAULT_PORT: u16 = 11211;
 
 /// The protocol of `memcached://host[:port][,host2…]`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Memcached {
     /// The item from which stamps are drawn.
     stamp: Arc<Key>,
+    /// The item on which all clients of a server agree.
+    config: Key,
+    demands: Demands,
 }
 
 impl Memcached {
     /// Parses the URL. No connection is opened until the first operation.
     pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
-        let stamp = Keyspace::new(url.get("prefix").unwrap_or_default())
-            .map_err(|error| url.refused("prefix", error))?
-            .internal("stamp");
+        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())
+            .map_err(|error| url.refused("prefix", error))?;
         let hosts = url.authority()?.split(',');
         let places = hosts.map(|host| remote::split(url, host, DEFAULT_PORT));
-        let places = places.collect::<Result<_>>()?;
-        let protocol = Memcached { stamp: Arc::new(stamp) };
+        let places = places.collect::<Result<Vec<_>>>()?;
+        let (stamp, config) = (Arc::new(keys.internal("stamp")), keys.config());
+        let is_quorum = quorum::is_requested(url)?;
+        // Members that evict votes or counters would make a majority of no use.
+        let no_evictions = remote::refuses_evictions(url, is_quorum)?;
+        let demands = Demands { no_evictions, no_flush: is_quorum };
+        let protocol = Memcached { stamp, config, demands };
+        if is_quorum {
+            let members = Remote::members(&protocol, &places, url, clock)?;
+            return Ok(Arc::new(Quorum::new(members, Arc::clone(clock))?));
+        }
         Ok(Arc::new(Remote::new(protocol, places, url, clock)?))
     }
 }
@@ -71,18 +87,24 @@ impl Protocol for Memcached {
     type Connection = Connection;
 
     const SERVER: &'static str = "memcached";
+    const PROBE: &'static [u8] = b"version\r\n";
 
     fn dial(
         &self,
         address: &Address,
-        pinned: Option<SocketAddr>,
+        pinned: Option<Pin>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Connection> {
-        Connection::dial(address, pinned, clock, &self.stamp)
+        let Memcached { stamp, config, demands } = self;
+        Connection::dial(address, pinned, clock, stamp, config, *demands)
     }
 
     fn guarantees(&self) -> Guarantees {
-        GUARANTEES
+        Guarantees { evicts: !self.demands.no_evictions, ..GUARANTEES }
+    }
+
+    fn config(&self) -> Option<&Key> {
+        Some(&self.config)
     }
 
     #[cfg(feature = "admin")]
@@ -112,7 +134,7 @@ mod tests {
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let said = "STAT pid 5\r\nSTAT uptime 1\r\nSTAT time 9\r\nSTAT version 1.6.18\r\nEND\r\n\
-                STAT cas_enabled yes\r\nEND\r\nSTORED\r\n";
+                STAT cas_enabled yes\r\nEND\r\nEN O0\r\nSTORED\r\n";
             stream.write_all(said.as_bytes()).unwrap();
             stream
         });

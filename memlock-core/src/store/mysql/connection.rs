@@ -64,10 +64,6 @@ impl Connection {
         })
     }
 
-    fn epoch(&self) -> Epoch {
-        self.introduction.life.epoch()
-    }
-
     /// Carries the operations out, in as many requests as it takes: usually one.
     fn run_batch(
         &mut self,
@@ -138,7 +134,7 @@ impl Connection {
         batch: &mut Batch<'_, '_>,
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Option<Refusal>, Failure> {
-        let epoch = self.epoch();
+        let epoch = self.introduction.life.epoch();
         while let Some(op) = batch.next() {
             if !op.is_of(epoch) {
                 batch.push(Reply::VersionMismatch);
@@ -191,7 +187,7 @@ impl Connection {
 
     /// Writes the statements of the next operations into a request. Returns how many.
     fn encode(&mut self, batch: &Batch<'_, '_>) -> std::result::Result<usize, Failure> {
-        let (epoch, longest) = (self.epoch(), self.introduction.longest);
+        let (epoch, longest) = (self.introduction.life.epoch(), self.introduction.longest);
         let engine = self.settings.engine;
         let output = self.wire.begin_query();
         let (start, mut count) = (output.len(), 0);
@@ -318,6 +314,10 @@ impl remote::Connection for Connection {
 
     fn life(&self) -> Life {
         self.introduction.life
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.introduction.life.epoch()
     }
 
     fn time(&self) -> Reading {

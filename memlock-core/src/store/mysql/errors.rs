@@ -2,7 +2,7 @@
 
 use super::packets::Refusal;
 use super::schema::Engine;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
 /// The table is not there.
 pub(super) const NO_TABLE: u16 = 1146;
@@ -67,7 +67,6 @@ pub(super) fn was_not_carried_out(code: u16) -> bool {
 /// The error of a refusal.
 pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
     let Refusal { code, text } = refusal;
-    let unreachable = |text: &str| Error::new(ErrorKind::Unreachable, text);
     match *code {
         1045 | 1698 => {
             Error::config(format!("The server does not accept the user or the password ({text})."))
@@ -95,25 +94,25 @@ pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
         FULL | 1021 | 1030 | 1034 | 1037 | 1041 => Error::protocol(format!(
             "The server has no room or cannot write ({text}): look at its disk and its log."
         )),
-        1290 | 1792 | 1836 => unreachable(&format!(
+        1290 | 1792 | 1836 => Error::unreachable(format!(
             "The server is read-only ({text}): name the primary in the URL, or set read_only to OFF there."
         )),
-        1040 | 1203 | 1226 => unreachable(&format!(
+        1040 | 1203 | 1226 => Error::unreachable(format!(
             "The server takes no more connections ({text}): raise its max_connections, or use fewer."
         )),
         1129 | 1130 => Error::config(format!("The server does not accept this host ({text}).")),
-        1047 => unreachable(&format!(
+        1047 => Error::unreachable(format!(
             "The server is not part of its cluster at the moment ({text}): try again."
         )),
-        1053 | 1077 | 1079 | 1927 | 4031 | 1317 => unreachable(&format!(
+        1053 | 1077 | 1079 | 1927 | 4031 | 1317 => Error::unreachable(format!(
             "The server has ended the connection or the statement ({text}): try again."
         )),
         1153 => too_large(),
-        TOO_SLOW | 3024 | LOCK_WAIT => unreachable(
+        TOO_SLOW | 3024 | LOCK_WAIT => Error::unreachable(
             "Another transaction has kept the row locked for too long (io_timeout): look for it in \
              information_schema.innodb_trx.",
         ),
-        DEADLOCK | CHANGED => unreachable(
+        DEADLOCK | CHANGED => Error::unreachable(
             "Other clients have changed the row each time that it was tried (io_timeout): try again.",
         ),
         1665 => Error::config(format!(
@@ -133,6 +132,7 @@ pub(super) fn too_large() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn each_error_says_what_to_do() {

@@ -6,7 +6,7 @@
 use mysql_common::crypto::rsa::{GetRandom, Pkcs1OaepPadding, PublicKey};
 use mysql_common::num_bigint::BigUint;
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
 /// The lengths of keys that are used, in bytes.
 const LENGTHS: std::ops::RangeInclusive<usize> = 128..=2048;
@@ -28,9 +28,8 @@ pub(super) fn encrypt(password: &[u8], scramble: &[u8], pem: &[u8]) -> Result<Ve
         return Err(Error::config("The password is too long for the server's public key."));
     }
     let key = PublicKey::new(BigUint::from_bytes_be(modulus), BigUint::from_bytes_be(exponent));
-    key.encrypt_block(block, Pkcs1OaepPadding::new(GetRandom)).map_err(|error| {
-        Error::new(ErrorKind::Unreachable, format!("The password cannot be encrypted: {error}."))
-    })
+    key.encrypt_block(block, Pkcs1OaepPadding::new(GetRandom))
+        .map_err(|error| Error::unreachable(format!("The password cannot be encrypted: {error}.")))
 }
 
 /// The bytes of a PEM block.

@@ -37,13 +37,12 @@ mod settings;
 mod statements;
 mod sweep;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 #[cfg(feature = "admin")]
 use super::admin::Admin;
-use super::remote::{self, Address, Place, Protocol, Remote, Socket};
+use super::remote::{self, Address, Pin, Place, Protocol, Remote, Socket};
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 use super::url::Url;
@@ -145,7 +144,7 @@ impl MySql {
     fn connect(
         &self,
         address: &Address,
-        pinned: Option<SocketAddr>,
+        pinned: Option<Pin>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Wire> {
         let socket = Socket::connect(address, MySql::SERVER, pinned, clock)?;
@@ -176,7 +175,7 @@ impl Protocol for MySql {
     fn dial(
         &self,
         address: &Address,
-        pinned: Option<SocketAddr>,
+        pinned: Option<Pin>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Connection> {
         let wire = self.connect(address, pinned, clock)?;

@@ -225,7 +225,7 @@ pub(super) fn decode(op: &Op<'_>, answer: Answer, epoch: Epoch) -> Result<Reply>
         Returns::Nothing => Ok(Reply::Written),
         Returns::Version | Returns::Fence if id == 0 => Err(hidden()),
         Returns::Version | Returns::Fence => {
-            Ok(Reply::Stored(Stored { version: Version::new(epoch, id), fence: id }))
+            Ok(Reply::Stored(Stored::new(Version::new(epoch, id), id)))
         }
     };
     Ok(match *op {

@@ -13,7 +13,7 @@ use super::wire::{Complaint, Wire, columns, nonsense, unwritable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::store::remote::{self, Address, Patience, Reading, Socket};
-use crate::store::{Failure, Op, Reply};
+use crate::store::{Epoch, Failure, Op, Reply};
 
 /// A call has no more operations than this, and no more bytes of values, about: the server builds
 /// the reply to a call in memory.
@@ -124,12 +124,12 @@ impl Connection {
             let answer = answers.next().ok_or_else(nonsense);
             if let Ok(Answer { code: ANOTHER_LIFE, .. }) = answer {
                 let text = "The server has lost its locks meanwhile, in a crash or a failover.";
-                let error = Error::new(ErrorKind::Unreachable, text);
+                let error = Error::unreachable(text);
                 return Err(Failure { error, sent: changes > 0 && !replies.is_empty() });
             }
-            let reply = answer.and_then(|answer| request::decode(op, answer, epoch));
-            // An operation that has no reply in words of ours was not carried out; others may have
-            // been.
+            let decoded = answer.and_then(|answer| request::decode(op, answer, epoch));
+            let reply = decoded.map_err(|error| Failure { error, sent: changes > 0 })?;
+            // What was refused was not carried out; other operations may have been.
             let sent = changes > usize::from(op.changes());
             replies.push(reply.map_err(|error| Failure { error, sent })?);
         }
@@ -334,6 +334,14 @@ impl remote::Connection for Connection {
 
     fn life(&self) -> Life {
         self.introduction.life
+    }
+
+    fn config(&mut self) -> Option<Vec<u8>> {
+        self.introduction.config.take()
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.introduction.life.epoch()
     }
 
     fn time(&self) -> Reading {

@@ -2,7 +2,7 @@
 
 use super::schema::Schema;
 use super::wire::Complaint;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 
 /// What PgBouncer says to a client whose request it has not passed on.
 const NOT_PASSED_ON: [&str; 4] = [
@@ -40,7 +40,6 @@ pub(super) fn is_of_another_session(code: &str) -> bool {
 
 /// The error of a complaint. `user`: the one that is logged in as.
 pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
-    let unreachable = |text: &str| Error::new(ErrorKind::Unreachable, text);
     let name = schema.name();
     match said.code.as_str() {
         "28P01" | "28000" => Error::config(format!(
@@ -55,33 +54,37 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
             schema.print_command(),
             schema.grants(user)
         )),
-        "25006" => unreachable(
+        "25006" => Error::unreachable(
             "The server takes no writes: it is a standby, or default_transaction_read_only is on. Name the \
              primary in the URL.",
         ),
-        "53300" => unreachable(
+        "53300" => Error::unreachable(
             "The server takes no more connections: raise its max_connections, or put PgBouncer in front of it.",
         ),
         "53100" => Error::protocol("The server's disk is full. Make room on it."),
         "53200" => Error::protocol("The server has no memory left."),
-        "55P03" => unreachable(
+        "55P03" => Error::unreachable(
             "Another session has kept the lock's row locked for too long. Which one it is is in pg_locks and \
              pg_stat_activity.",
         ),
-        "57014" => {
-            unreachable("The request was cancelled on the server, by statement_timeout or by hand.")
+        "57014" => Error::unreachable(
+            "The request was cancelled on the server, by statement_timeout or by hand.",
+        ),
+        "57P01" => Error::unreachable("The server is being shut down, or has ended this session."),
+        "57P02" => {
+            Error::unreachable("The server is restarting after a crash of one of its processes.")
         }
-        "57P01" => unreachable("The server is being shut down, or has ended this session."),
-        "57P02" => unreachable("The server is restarting after a crash of one of its processes."),
-        "57P03" => unreachable("The server is starting, stopping or recovering: try again."),
-        "57P05" => unreachable("The server has ended this session, which was idle for too long."),
+        "57P03" => Error::unreachable("The server is starting, stopping or recovering: try again."),
+        "57P05" => {
+            Error::unreachable("The server has ended this session, which was idle for too long.")
+        }
         "40001" | "40P01" => {
-            unreachable("The transaction fell victim to others again and again. Try again.")
+            Error::unreachable("The transaction fell victim to others again and again. Try again.")
         }
-        "42P01" | "42883" | "3F000" => unreachable(&format!(
+        "42P01" | "42883" | "3F000" => Error::unreachable(format!(
             "Something is missing in the schema {name:?}: it was dropped meanwhile. The next attempt creates it."
         )),
-        "08P01" => unreachable(&format!("The server or a pooler reports: {}", shown(said))),
+        "08P01" => Error::unreachable(format!("The server or a pooler reports: {}", shown(said))),
         "0A000" if said.text.contains("SSL") => Error::config(shown(said)),
         code => Error::protocol(format!("The server reports the error {code:?}: {}", shown(said))),
     }
@@ -96,6 +99,7 @@ fn shown(said: &Complaint) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn each_error_says_what_to_do() {

@@ -37,12 +37,11 @@ mod settings;
 mod ssl;
 mod wire;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 #[cfg(feature = "admin")]
 use super::admin::Admin;
-use super::remote::{Address, Protocol, Remote};
+use super::remote::{Address, Pin, Protocol, Remote};
 use super::url::Url;
 use super::{Guarantees, Store};
 use crate::clock::Clock;
@@ -79,7 +78,7 @@ impl Protocol for Postgresql {
     fn dial(
         &self,
         address: &Address,
-        pinned: Option<SocketAddr>,
+        pinned: Option<Pin>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Connection> {
         let socket = self.settings.ssl.connect(address, pinned, clock)?;
@@ -88,6 +87,10 @@ impl Protocol for Postgresql {
 
     fn guarantees(&self) -> Guarantees {
         promises::guarantees(self.settings.schema.is_durable)
+    }
+
+    fn config(&self) -> Option<&Key> {
+        self.settings.config.as_ref()
     }
 
     fn removal_sql(&self, key: &Key, start: &[u8]) -> Option<String> {

@@ -19,6 +19,8 @@ const UNLOGGED: Guarantees = Guarantees {
     evicts: false,
     fences_rise: FencesRise::WhileClocksDo,
     order: Order::Close,
+    guard: None,
+    quorum: None,
     longest_key: 250,
     longest_value: 1024 * 1024,
 };

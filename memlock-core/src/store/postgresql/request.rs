@@ -12,7 +12,7 @@ use super::promises;
 use super::wire::{nullable, unwritable};
 use crate::error::{Error, Result};
 use crate::name::Key;
-use crate::store::{Epoch, Expiry, Item, Op, Reply, Returns, Stored, Version};
+use crate::store::{Epoch, Expiry, Item, Op, Reply, Stored, Version};
 
 /// The numbers of operations, as in `schema.sql`.
 const ADD: i32 = 1;
@@ -314,43 +314,58 @@ fn answer([code, number, body, ends, clock]: [Option<&[u8]>; 5]) -> Option<Answe
     })
 }
 
-/// What an answer to the operation means.
-pub(super) fn decode(op: &Op<'_>, answer: Answer, epoch: Epoch) -> Result<Reply> {
+/// What an answer to the operation means: a reply, or why the operation is not possible, and was not
+/// carried out. The codes are those of `schema.sql`, and so is which operation has which.
+///
+/// # Errors
+/// If the operation cannot have this answer: then it is not known what became of it.
+pub(super) fn decode(op: &Op<'_>, answer: Answer, epoch: Epoch) -> Result<Result<Reply>> {
     let version = answer.number.map(|number| Version::new(epoch, number as u64));
     let key = op.key();
-    Ok(match (answer.code, op, version) {
-        (
-            1,
-            Op::Add { returns: Returns::Version | Returns::Fence, .. }
-            | Op::CompareAndSet { returns: Returns::Version | Returns::Fence, .. },
-            Some(version),
-        ) => Reply::Stored(Stored { version, fence: version.number() }),
-        (1, ..) => Reply::Written,
-        (2, ..) => Reply::Exists,
-        (3, _, Some(version)) => {
-            let (Some(value), Some(ends)) = (answer.body, answer.ends) else {
+    Ok(Ok(match (answer.code, op) {
+        (1, Op::Add { .. } | Op::CompareAndSet { .. }) if op.wants_version() => {
+            let version = version.ok_or_else(unexpected)?;
+            Reply::Stored(Stored::new(version, version.number()))
+        }
+        (1, Op::Add { .. } | Op::CompareAndSet { .. } | Op::Append { .. } | Op::Prepend { .. }) => {
+            Reply::Written
+        }
+        (2, Op::Add { .. }) => Reply::Exists,
+        (3, Op::Get { .. }) => {
+            let (Some(version), Some(value), Some(ends)) = (version, answer.body, answer.ends)
+            else {
                 return Err(unexpected());
             };
             let left = u64::try_from(ends.saturating_sub(answer.clock)).unwrap_or(0);
             let remaining = (ends != i64::MAX).then(|| Duration::from_micros(left));
             Reply::Value(Item { value, version, remaining, fence: version.number() })
         }
-        (4, ..) => Reply::Missing,
-        (5, ..) => return Err(too_large(key)),
-        (6, ..) => Reply::VersionMismatch,
-        (7, ..) => Reply::Deleted,
-        (8, ..) => {
+        (
+            4,
+            Op::Get { .. }
+            | Op::CompareAndSet { .. }
+            | Op::Delete { .. }
+            | Op::Append { .. }
+            | Op::Prepend { .. }
+            | Op::Increment { .. },
+        ) => Reply::Missing,
+        (5, Op::Get { .. } | Op::Append { .. } | Op::Prepend { .. }) => {
+            return Ok(Err(too_large(key)));
+        }
+        (6, Op::CompareAndSet { .. } | Op::Delete { .. }) => Reply::VersionMismatch,
+        (7, Op::Delete { .. }) => Reply::Deleted,
+        (8, Op::Increment { .. }) => {
             let text = answer.body.and_then(|body| String::from_utf8(body).ok());
             let number = text.and_then(|text| text.parse().ok());
             Reply::Number(number.ok_or_else(unexpected)?)
         }
-        (9, ..) => {
-            return Err(Error::protocol(format!(
+        (9, Op::Increment { .. }) => {
+            return Ok(Err(Error::protocol(format!(
                 "The item {key} is not a number and cannot be counted."
-            )));
+            ))));
         }
         _ => return Err(unexpected()),
-    })
+    }))
 }
 
 fn too_large(key: &Key) -> Error {
@@ -367,6 +382,7 @@ fn unexpected() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Returns;
     use proptest::prelude::*;
 
     proptest! {
@@ -383,7 +399,7 @@ mod tests {
     fn what_ends_far_ahead_is_asked_for_all_the_same() {
         let key = crate::name::Keyspace::default().lock(b"x");
         let add = |expiry| {
-            let op = Op::Add { key: &key, value: b"v", expiry, returns: Returns::Fence };
+            let op = Op::add(&key, b"v", expiry, Returns::Fence);
             let request = Request::of(&op);
             (request.lease, request.until)
         };

@@ -1,6 +1,5 @@
 //! TLS, as `sslmode` says.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 #[cfg(feature = "tls")]
@@ -13,7 +12,7 @@ use crate::clock::Clock;
 #[cfg(feature = "tls")]
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
-use crate::store::remote::{Address, Socket};
+use crate::store::remote::{Address, Pin, Socket};
 #[cfg(feature = "tls")]
 use crate::store::remote::{Patience, Place};
 #[cfg(feature = "tls")]
@@ -66,10 +65,10 @@ impl Ssl {
     pub(super) fn connect(
         &self,
         address: &Address,
-        pinned: Option<SocketAddr>,
+        pinned: Option<Pin>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Socket> {
-        let socket = Socket::connect(address, SERVER, pinned, clock)?;
+        let socket = Socket::connect(address, SERVER, pinned.clone(), clock)?;
         #[cfg(feature = "tls")]
         if let (Some(tls), Place::Tcp(..)) = (&self.tls, &address.place) {
             let mut wire = Wire::new(socket);
@@ -116,10 +115,10 @@ fn accepts(wire: &mut Wire) -> Result<bool> {
             let mut patience = Patience::default();
             let frame = wire.next(&mut patience)?;
             let said = super::wire::Complaint::parse(wire.body(frame));
-            return Err(Error::new(
-                ErrorKind::Unreachable,
-                format!("The server refuses the connection: {}", said.text.escape_debug()),
-            ));
+            return Err(Error::unreachable(format!(
+                "The server refuses the connection: {}",
+                said.text.escape_debug()
+            )));
         }
         _ => return Err(nonsense()),
     };

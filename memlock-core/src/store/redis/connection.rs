@@ -6,13 +6,15 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Parser, ServerError, Value};
 
 use super::handshake::{self, Introduction, Life};
 use super::settings::Settings;
 use super::{errors, replies, request};
-use crate::error::{Error, ErrorKind, Result};
+use crate::clock::Moment;
+use crate::error::{Error, Result};
 use crate::hash::mix;
 use crate::name::Key;
 use crate::store::remote::{self, Patience, Reading, Socket};
@@ -59,15 +61,11 @@ impl Connection {
         let mut start = [0; 8];
         socket.clock().random(&mut start).map_err(|error| {
             let text = format!("The operating system gives no random numbers: {error}.");
-            Error::new(ErrorKind::Unreachable, text)
+            Error::unreachable(text)
         })?;
         let next_version = u64::from_ne_bytes(start);
         let settings = Arc::clone(settings);
         Ok(Connection { socket, parser, introduction, settings, next_version })
-    }
-
-    fn epoch(&self) -> Epoch {
-        self.introduction.life.epoch()
     }
 
     /// Sends the batch and reads the replies. `None`: the server did not know the script, and the
@@ -93,7 +91,7 @@ impl Connection {
         let mut replies: Vec<Option<Reply>> = Vec::with_capacity(ops.len());
         let mut refused: Option<(&Op<'_>, ServerError)> = None;
         for (place, (op, &version)) in ops.iter().zip(&versions).enumerate() {
-            if !op.is_of(self.epoch()) {
+            if !op.is_of(self.introduction.life.epoch()) {
                 replies.push(Some(Reply::VersionMismatch));
                 continue;
             }
@@ -107,12 +105,14 @@ impl Connection {
                     }
                     replies.push(None);
                 }
-                Ok(value) => match request::decode(op, version, value, self.epoch()) {
-                    Ok(reply) => replies.push(Some(reply)),
-                    Err(error) => {
-                        return Err(Failure { error, sent: may_have_changed(&replies) });
+                Ok(value) => {
+                    match request::decode(op, version, value, self.introduction.life.epoch()) {
+                        Ok(reply) => replies.push(Some(reply)),
+                        Err(error) => {
+                            return Err(Failure { error, sent: may_have_changed(&replies) });
+                        }
                     }
-                },
+                }
                 Err(error) => return Err(Failure { error, sent: may_have_changed(&replies) }),
             }
         }
@@ -170,7 +170,7 @@ impl Connection {
     }
 
     fn encode(&mut self, ops: &[Op<'_>], versions: &[u64], script: Script, draws: bool) {
-        let epoch = self.epoch();
+        let epoch = self.introduction.life.epoch();
         let output = &mut self.socket.output;
         output.clear();
         if script == Script::Reloaded {
@@ -284,6 +284,18 @@ impl remote::Connection for Connection {
 
     fn life(&self) -> Life {
         self.introduction.life
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.introduction.life.epoch()
+    }
+
+    fn config(&mut self) -> Option<Vec<u8>> {
+        self.introduction.config.take()
+    }
+
+    fn age(&self) -> Option<(Duration, Moment)> {
+        Some(self.introduction.age)
     }
 
     fn time(&self) -> Reading {

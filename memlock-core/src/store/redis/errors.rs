@@ -17,7 +17,6 @@ pub(super) fn is_of_closing(error: &Error) -> bool {
 
 /// The error of an error reply with this code and text.
 pub(super) fn of_reply(code: &str, text: &str) -> Error {
-    let unreachable = |text: &str| Error::new(ErrorKind::Unreachable, text);
     // An error inside a script may be quoted in the text, behind another code.
     let known = |name: &str| code == name || (code == "ERR" && text.contains(name));
     if known("NOAUTH") {
@@ -36,19 +35,23 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
     } else if text.contains("DB index is out of range") {
         Error::config("The server has no database with this number.")
     } else if known("READONLY") {
-        unreachable("The server is a read-only replica: name the primary in the URL.")
+        Error::unreachable("The server is a read-only replica: name the primary in the URL.")
     } else if known("MASTERDOWN") {
-        unreachable("The server is a replica that has lost its primary: name the primary.")
+        Error::unreachable("The server is a replica that has lost its primary: name the primary.")
     } else if known("NOREPLICAS") {
-        unreachable("The server refuses writes: it has fewer replicas than min-replicas-to-write.")
+        Error::unreachable(
+            "The server refuses writes: it has fewer replicas than min-replicas-to-write.",
+        )
     } else if known("LOADING") {
-        unreachable("The server is still loading its data: try again.")
+        Error::unreachable("The server is still loading its data: try again.")
     } else if known("BUSY") {
-        unreachable("The server is busy running the script of another client: try again.")
+        Error::unreachable("The server is busy running the script of another client: try again.")
     } else if text.contains("max number of clients") {
-        unreachable("The server takes no more connections: raise its maxclients, or use fewer.")
+        Error::unreachable(
+            "The server takes no more connections: raise its maxclients, or use fewer.",
+        )
     } else if known("DENIED") {
-        unreachable(
+        Error::unreachable(
             "The server is in protected mode: give it a password, or bind it to an address.",
         )
     } else if ["MOVED", "ASK", "CROSSSLOT", "CLUSTERDOWN"].contains(&code) {
@@ -64,7 +67,7 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
             "The server cannot save its data, and refuses writes: look at its disk and its log.",
         )
     } else if code == FORGOTTEN {
-        unreachable("The server forgets scripts as soon as they are loaded: try again.")
+        Error::unreachable("The server forgets scripts as soon as they are loaded: try again.")
     } else {
         let shown: String = format!("{code} {text}").chars().take(200).collect();
         Error::protocol(format!("The server replied with the error {shown:?}."))

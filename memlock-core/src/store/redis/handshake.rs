@@ -6,7 +6,8 @@ use redis::{Cmd, Parser, Value, cmd};
 
 use super::settings::Settings;
 use super::{errors, replies, request};
-use crate::error::{Error, ErrorKind, Result};
+use crate::clock::Moment;
+use crate::error::{Error, Result};
 use crate::hash::fnv1a;
 use crate::name::Key;
 use crate::store::Epoch;
@@ -35,7 +36,12 @@ impl Life {
 #[derive(Clone, Debug)]
 pub(super) struct Introduction {
     pub(super) life: Life,
+    /// How old the server was at least, and when it had told. It counts the seconds of its host's
+    /// clock that have begun.
+    pub(super) age: (Duration, Moment),
     pub(super) time: Reading,
+    /// What all clients of the server have agreed on.
+    pub(super) config: Option<Vec<u8>>,
     /// The name of the script on the server.
     pub(super) script: String,
     /// The counter of fences after it was raised; `None` if the server refused that, as it refuses
@@ -74,7 +80,9 @@ pub(super) fn introduce(
     let (mut server, mut memory) = (cmd("INFO"), cmd("INFO"));
     server.arg("server");
     memory.arg("memory");
-    requests.extend([server, cmd("TIME"), load(), raise(&settings.fence, 0)]);
+    let mut config = cmd("GET");
+    config.arg(settings.config.as_str());
+    requests.extend([server, cmd("TIME"), load(), raise(&settings.fence, 0), config]);
     if settings.refuses_evictions {
         requests.push(memory);
     }
@@ -92,7 +100,10 @@ pub(super) fn introduce(
         accepted(next()?)?;
     }
     // What it is comes before what it refuses.
-    let life = examine(&text(accepted(next()?)?).ok_or_else(nonsense)?)?;
+    let about = text(accepted(next()?)?).ok_or_else(nonsense)?;
+    let life = examine(&about)?;
+    let uptime = field(&about, "uptime_in_seconds").and_then(|text| text.parse::<u64>().ok());
+    let age = Duration::from_secs(uptime.unwrap_or(0).saturating_sub(1));
     let shown = unix_time(accepted(next()?)?).ok_or_else(nonsense)?;
     let script = text(accepted(next()?)?).ok_or_else(nonsense)?;
     let floor = match next()? {
@@ -103,6 +114,10 @@ pub(super) fn introduce(
         }
         answer => Some(number(accepted(answer)?).ok_or_else(nonsense)?),
     };
+    let config = match accepted(next()?)? {
+        Value::BulkString(bytes) => Some(request::value_of(&bytes).to_vec()),
+        _ => None,
+    };
     if settings.refuses_evictions {
         refuse_evictions(&text(accepted(next()?)?).ok_or_else(nonsense)?)?;
     }
@@ -111,7 +126,8 @@ pub(super) fn introduce(
             "The server said more than it was asked: it is not a Redis that memlock can use.",
         ));
     }
-    Ok(Introduction { life, time: Reading { shown, sent }, script, floor })
+    let age = (age, socket.clock().now());
+    Ok(Introduction { life, age, time: Reading { shown, sent }, config, script, floor })
 }
 
 /// The replies to the handshake.
@@ -224,19 +240,20 @@ fn examine(info: &str) -> Result<Life> {
     Ok(Life(fnv1a(run.as_bytes())))
 }
 
-/// Fails if the server may evict locks, which have a time to live like the items of a cache.
+/// Fails if the server may evict locks, which have a time to live like the items of a cache, or does
+/// not tell whether it may.
 fn refuse_evictions(info: &str) -> Result<()> {
-    let policy = field(info, "maxmemory_policy").unwrap_or_default();
-    if policy == "noeviction" || field(info, "maxmemory") == Some("0") {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Config,
-        format!(
-            "The server evicts locks when its memory is full (maxmemory-policy {policy:?}), and the URL has \
-             evictions=refuse: start it with --maxmemory-policy noeviction."
+    Err(Error::config(match (field(info, "maxmemory"), field(info, "maxmemory_policy")) {
+        (Some("0"), _) | (_, Some("noeviction")) => return Ok(()),
+        (Some(_), Some(policy)) => format!(
+            "The server evicts locks when its memory is full (maxmemory-policy {policy:?}), and the \
+             URL has evictions=refuse: start it with --maxmemory-policy noeviction."
         ),
-    ))
+        _ => "The server does not tell whether it evicts locks when its memory is full (its INFO \
+              has no maxmemory or no maxmemory_policy), and the URL has evictions=refuse: leave \
+              that out if you know that its maxmemory-policy is noeviction."
+            .to_owned(),
+    }))
 }
 
 fn nonsense() -> Error {
@@ -246,6 +263,7 @@ fn nonsense() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn unsuitable_servers_are_refused_with_a_reason() {
@@ -280,6 +298,12 @@ mod tests {
             let info = format!("# Memory\r\nmaxmemory:{limit}\r\nmaxmemory_policy:{policy}\r\n");
             assert_eq!(refuse_evictions(&info).is_err(), is_refused, "{limit} {policy}");
         }
-        assert!(refuse_evictions("").is_err());
+        assert!(refuse_evictions("maxmemory_policy:noeviction\r\n").is_ok());
+        assert!(refuse_evictions("maxmemory:0\r\n").is_ok());
+        for hidden in ["", "maxmemory:100\r\n", "maxmemory_policy:allkeys-lru\r\n"] {
+            let error = refuse_evictions(hidden).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Config);
+            assert!(error.to_string().contains("does not tell"), "{error}");
+        }
     }
 }

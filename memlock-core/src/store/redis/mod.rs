@@ -28,20 +28,19 @@ mod replies;
 mod request;
 mod settings;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 #[cfg(feature = "admin")]
 use super::admin::Admin;
-use super::remote::{self, Address, Place, Protocol, Remote, Socket};
+use super::remote::{self, Address, Pin, Place, Protocol, Remote, Socket};
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 use super::url::{Secret, Url};
 use super::{Guarantees, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::name::percent_decode;
+use crate::name::{Key, percent_decode};
 use connection::Connection;
 use settings::Settings;
 
@@ -108,7 +107,7 @@ impl Redis {
     fn connect(
         &self,
         address: &Address,
-        pinned: Option<SocketAddr>,
+        pinned: Option<Pin>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Socket> {
         let socket = Socket::connect(address, Redis::SERVER, pinned, clock)?;
@@ -128,14 +127,19 @@ impl Protocol for Redis {
     fn dial(
         &self,
         address: &Address,
-        pinned: Option<SocketAddr>,
+        pinned: Option<Pin>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Connection> {
         Connection::introduce(self.connect(address, pinned, clock)?, &self.settings)
     }
 
     fn guarantees(&self) -> Guarantees {
-        promises::GUARANTEES
+        let evicts = !self.settings.refuses_evictions;
+        Guarantees { evicts, ..promises::GUARANTEES }
+    }
+
+    fn config(&self) -> Option<&Key> {
+        Some(&self.settings.config)
     }
 
     #[cfg(feature = "admin")]

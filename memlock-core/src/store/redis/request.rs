@@ -9,8 +9,8 @@ use super::errors;
 use super::packed;
 use super::promises::GUARANTEES;
 use crate::error::{Error, Result};
-use crate::name::Key;
-use crate::store::{Epoch, Expiry, Item, Op, Reply, Returns, Stored, Version};
+use crate::name::{Key, parse_hex};
+use crate::store::{Epoch, Expiry, Item, Op, Reply, Stored, Version};
 
 /// The text of the script.
 pub(super) const SCRIPT: &str = include_str!("script.lua");
@@ -116,13 +116,12 @@ pub(super) fn encode(op: &Op<'_>, version: u64, script: Option<&str>, out: &mut 
 
 /// The reply to an operation. `version`: as for [`encode`].
 pub(super) fn decode(op: &Op<'_>, version: u64, reply: Value, epoch: Epoch) -> Result<Reply> {
-    let written = |number: u64| match op {
-        Op::Add { returns, .. } | Op::CompareAndSet { returns, .. }
-            if *returns != Returns::Nothing =>
-        {
-            Reply::Stored(Stored { version: Version::new(epoch, number), fence: 0 })
+    let written = |number: u64| {
+        if op.wants_version() {
+            Reply::Stored(Stored::new(Version::new(epoch, number), 0))
+        } else {
+            Reply::Written
         }
-        _ => Reply::Written,
     };
     Ok(match (op, reply) {
         (Op::Add { .. }, Value::Okay) => written(version),
@@ -221,12 +220,9 @@ fn stored(key: &Key, version: u64, value: &[u8]) -> Vec<u8> {
 }
 
 /// The value of an item with this content.
-#[cfg(feature = "admin")]
 pub(super) fn value_of(stored: &[u8]) -> &[u8] {
     match stored.split_at_checked(16) {
-        Some((version, rest))
-            if version.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f')) =>
-        {
+        Some((version, rest)) if parse_hex(version).is_some() => {
             rest.strip_prefix(b" ").unwrap_or(stored)
         }
         _ => stored,
@@ -257,6 +253,7 @@ fn millis(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::name::Keyspace;
+    use crate::store::Returns;
 
     #[cfg(feature = "admin")]
     #[test]
@@ -284,7 +281,7 @@ mod tests {
     fn an_item_that_was_added_lives_no_shorter_than_its_lease() {
         let key = Keyspace::default().lock(b"x");
         let expiry = Expiry::After(Duration::from_nanos(1_000_000_001));
-        let add = Op::Add { key: &key, value: b"v", expiry, returns: Returns::Fence };
+        let add = Op::add(&key, b"v", expiry, Returns::Fence);
         let mut out = Vec::new();
         encode(&add, 7, None, &mut out);
         let words = "*6\r\n$3\r\nSET\r\n$6\r\nlock:x\r\n$18\r\n0000000000000007 v\r\n$2\r\nNX\r\n$2\r\nPX\r\n$4\r\n1003\r\n";

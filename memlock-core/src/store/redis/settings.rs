@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::name::{Key, Keyspace};
+use crate::store::remote;
 use crate::store::url::{Secret, Url};
 
 /// The environment variable from which `redis-cli` takes the password.
@@ -22,6 +23,8 @@ pub(super) struct Settings {
     pub(super) is_encrypted: bool,
     /// The counter of fences.
     pub(super) fence: Key,
+    /// The item on which all clients of a server agree.
+    pub(super) config: Key,
 }
 
 impl Settings {
@@ -39,16 +42,7 @@ impl Settings {
                 "{url} has a database that is not a number from 0 to {LARGEST_DATABASE}."
             ))
         })?;
-        let refuses_evictions = match url.take("evictions").as_deref() {
-            None | Some("allow") => false,
-            Some("refuse") => true,
-            Some(other) => {
-                return Err(Error::config(format!(
-                    "{} is neither allow nor refuse.",
-                    url.parameter("evictions", Some(other))
-                )));
-            }
-        };
+        let refuses_evictions = remote::refuses_evictions(url, false)?;
         let of_environment = || {
             let password = std::env::var(PASSWORD_VARIABLE).ok();
             password.filter(|password| !password.is_empty()).map(Secret)
@@ -60,10 +54,10 @@ impl Settings {
                 url.shown()
             )));
         }
-        let fence = Keyspace::new(url.get("prefix").unwrap_or_default())
-            .map_err(|error| url.refused("prefix", error))?
-            .internal("fence");
+        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())
+            .map_err(|error| url.refused("prefix", error))?;
+        let (fence, config) = (keys.internal("fence"), keys.config());
         let is_encrypted = url.scheme == "rediss";
-        Ok(Settings { user, password, database, refuses_evictions, is_encrypted, fence })
+        Ok(Settings { user, password, database, refuses_evictions, is_encrypted, fence, config })
     }
 }

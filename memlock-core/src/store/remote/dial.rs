@@ -1,23 +1,61 @@
-//! Resolving the name of a server, and connecting to it.
+//! Connecting to a server.
 
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::resolve::{self, resolve};
 use super::settings::Place;
 use super::stream::Stream;
 use crate::clock::Clock;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 
-/// Connects to a server. `server`: what it is, such as `memcached`. `pinned`: the address of its
-/// host name that answered before, if there is one.
+/// The address of a host name that answered before. A name with an IPv4 and an IPv6 address may lead
+/// to two servers, so the server remains at the one that answered first, for as long as the name has
+/// that address.
+#[derive(Clone, Debug)]
+pub(in crate::store) struct Pin {
+    pub(super) address: SocketAddr,
+    /// It is not possible to connect to it: the name may have got another address.
+    is_doubtful: Arc<AtomicBool>,
+}
+
+impl Pin {
+    pub(super) fn new(address: SocketAddr) -> Pin {
+        Pin { address, is_doubtful: Arc::default() }
+    }
+
+    pub(super) fn doubt(&self) {
+        self.is_doubtful.store(true, Ordering::Relaxed);
+    }
+
+    /// The address to connect to. `limit`: for how long the host name may be looked up.
+    pub(super) fn present(
+        &self,
+        (host, port): (&str, u16),
+        limit: Duration,
+        clock: &dyn Clock,
+    ) -> SocketAddr {
+        if !self.is_doubtful.load(Ordering::Relaxed) {
+            return self.address;
+        }
+        let found = resolve(host, port, limit, clock).unwrap_or_default();
+        // A name server that fails for one family answers with the other one.
+        let is_of_family = |other: &&SocketAddr| other.is_ipv4() == self.address.is_ipv4();
+        found.iter().find(is_of_family).copied().unwrap_or(self.address)
+    }
+}
+
+/// Connects to a server. `server`: what it is, such as `memcached`.
 pub(in crate::store) fn connect(
     place: &Place,
     server: &str,
-    pinned: Option<SocketAddr>,
+    pinned: Option<Pin>,
     timeout: Duration,
     clock: &dyn Clock,
 ) -> Result<Stream> {
@@ -38,16 +76,17 @@ pub(in crate::store) fn connect(
 fn tcp(
     (host, port): (&str, u16),
     server: &str,
-    pinned: Option<SocketAddr>,
+    pinned: Option<Pin>,
     timeout: Duration,
     clock: &dyn Clock,
 ) -> Result<TcpStream> {
-    let addresses = match pinned {
-        Some(address) => vec![address],
-        None => resolve(host, port)?,
-    };
     let deadline = clock.now() + timeout;
-    let mut last = unreachable("The host name has no address.");
+    let addresses = match &pinned {
+        // What is refused at once must not look like a server that does not answer.
+        Some(pin) => vec![pin.present((host, port), timeout / 4, clock)],
+        None => resolve(host, port, timeout, clock)?,
+    };
+    let mut last = None;
     for address in addresses {
         let left = deadline.since(clock.now());
         if left.is_zero() {
@@ -56,10 +95,10 @@ fn tcp(
         match TcpStream::connect_timeout(&address, left).and_then(without_delay) {
             Ok(stream) => return Ok(stream),
             Err(error) if has_no_descriptor(&error) => return Err(failed(server, &error)),
-            Err(error) => last = failed(server, &error),
+            Err(error) => last = Some(failed(server, &error)),
         }
     }
-    Err(last)
+    Err(last.unwrap_or_else(|| resolve::too_slow(host, timeout)))
 }
 
 /// As [`UnixStream::connect`], which waits without a limit if the server accepts no connections and
@@ -110,12 +149,12 @@ fn unix(path: &Path, timeout: Duration, clock: &dyn Clock) -> std::io::Result<Un
 
 fn failed(server: &str, error: &std::io::Error) -> Error {
     if has_no_descriptor(error) {
-        return unreachable(format!(
+        return Error::unreachable(format!(
             "It cannot be connected to: this process has too many open files ({error}). \
              Raise its limit (`ulimit -n`)."
         ));
     }
-    unreachable(format!("It cannot be connected to ({error}). Is {server} running there?"))
+    Error::unreachable(format!("It cannot be connected to ({error}). Is {server} running there?"))
 }
 
 fn has_no_descriptor(error: &std::io::Error) -> bool {
@@ -125,32 +164,6 @@ fn has_no_descriptor(error: &std::io::Error) -> bool {
 fn without_delay(stream: TcpStream) -> std::io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-/// The addresses of a name: at most one of each family. A name with more addresses may lead to
-/// several servers, and clients would then use different servers for the same lock.
-fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
-    let found = (host, port).to_socket_addrs().map_err(|error| {
-        unreachable(format!("The host name {host:?} cannot be resolved: {error}."))
-    })?;
-    let mut addresses: Vec<SocketAddr> = Vec::new();
-    for address in found {
-        if !addresses.contains(&address) {
-            addresses.push(address);
-        }
-    }
-    let old = addresses.iter().filter(|address| address.is_ipv4()).count();
-    if old > 1 || addresses.len() - old > 1 {
-        return Err(Error::config(format!(
-            "The host name {host:?} has several addresses ({addresses:?}), so it may lead to \
-             several servers: name one address, or list the servers with commas."
-        )));
-    }
-    Ok(addresses)
-}
-
-pub(in crate::store) fn unreachable(text: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Unreachable, text)
 }
 
 /// Connections that a fuzz target has opened in advance.

@@ -1,6 +1,6 @@
 //! The servers that a URL names, and which of them owns a route.
 
-use super::settings::Place;
+use super::settings::{Address, Place};
 use crate::error::{Error, Result};
 use crate::hash::{fnv1a, mix};
 use crate::store::Route;
@@ -9,6 +9,12 @@ use crate::store::url::Url;
 /// A server with a name.
 pub(super) trait Named {
     fn name(&self) -> &str;
+}
+
+impl Named for Address {
+    fn name(&self) -> &str {
+        Address::name(self)
+    }
 }
 
 /// Servers; at least one.
@@ -102,14 +108,8 @@ pub(in crate::store) fn split(url: &Url, text: &str, default_port: u16) -> Resul
 mod tests {
     use super::*;
     use crate::name::Keyspace;
-    use crate::store::remote::{Address, Settings};
+    use crate::store::remote::Settings;
     use std::time::Duration;
-
-    impl Named for Address {
-        fn name(&self) -> &str {
-            Address::name(self)
-        }
-    }
 
     fn hosts(text: &str) -> Result<Hosts<Address>> {
         let url = Url::parse(&format!("memcached://{text}"))?;

@@ -6,14 +6,22 @@
 //! | `protocol` | what a protocol implements |
 //! | `hosts` | the servers that a URL names, and which of them owns a route |
 //! | `settings` | addresses, timeouts and the size of the pool |
-//! | `server` | one server: its idle connections, and when a failed batch is sent again |
-//! | `dial` | resolving a host name, and connecting |
+//! | `server` | one server: when connections are opened, and when a failed batch is sent again |
+//! | `idle` | its idle connections, and what is known of it |
+//! | `probe` | whether a silent server answers again |
+//! | `agreement` | what all clients of a server have to agree on |
+//! | `resolve` | the addresses of a host name |
+//! | `dial` | connecting |
 //! | `stream` | TCP or a Unix socket |
 //! | `socket` | one connection: deadlines, input and output |
 
+mod agreement;
 mod dial;
 mod hosts;
+mod idle;
+mod probe;
 mod protocol;
+mod resolve;
 mod server;
 mod settings;
 mod socket;
@@ -25,16 +33,20 @@ use std::time::Duration;
 
 #[cfg(feature = "admin")]
 use super::admin::Admin;
+use super::recovery::Guard;
 use super::url::Url;
-use super::{Failure, Guarantees, Node, Op, Reply, Route, Store};
+use super::{Epoch, Failure, Guarantees, Node, Op, Recovery, Reply, Route, Sent, Store};
 use crate::clock::Clock;
 #[cfg(feature = "admin")]
 use crate::error::Error;
 use crate::error::Result;
 use crate::name::Key;
+#[cfg(feature = "memcached")]
+use agreement::Membership;
 use hosts::Hosts;
 use server::Server;
 
+pub(super) use dial::Pin;
 #[cfg(feature = "admin")]
 pub(super) use dial::connect;
 #[cfg(fuzzing)]
@@ -43,6 +55,8 @@ pub(super) use hosts::split;
 pub(super) use protocol::{Connection, Protocol, aside};
 #[allow(unused_imports, reason = "each store has the kind of clock that it has")]
 pub(super) use protocol::{Reading, ServerTime};
+#[cfg(any(feature = "memcached", feature = "redis"))]
+pub(super) use settings::refuses_evictions;
 pub(super) use settings::{Address, Place, Settings};
 #[cfg(feature = "mysql")]
 pub(super) use socket::lost;
@@ -54,6 +68,7 @@ pub(super) use stream::Stream;
 #[derive(Debug)]
 pub(super) struct Remote<P: Protocol> {
     protocol: P,
+    guard: Option<Guard>,
     servers: Hosts<Server<P>>,
 }
 
@@ -66,9 +81,38 @@ impl<P: Protocol> Remote<P> {
         clock: &Arc<dyn Clock>,
     ) -> Result<Remote<P>> {
         let settings = Settings::take(url)?;
-        let server = |place| Server::new(place, settings, Arc::clone(clock));
+        let guard = match protocol.config() {
+            Some(_) => url.take_some_duration("guard")?.map(Guard::new).transpose()?,
+            None => None,
+        };
+        let server = |place| Server::new(place, settings, guard, None, Arc::clone(clock));
         let servers = Hosts::new(url, places.into_iter().map(server))?;
-        Ok(Remote { protocol, servers })
+        Ok(Remote { protocol, guard, servers })
+    }
+
+    /// Stores of one server each, which are the members of a quorum.
+    #[cfg(feature = "memcached")]
+    pub(super) fn members(
+        protocol: &P,
+        places: &[Place],
+        url: &mut Url,
+        clock: &Arc<dyn Clock>,
+    ) -> Result<Vec<Arc<dyn Store>>>
+    where
+        P: Clone,
+    {
+        let settings = Settings::take(url)?;
+        let guard = url.take_some_duration("guard")?.map(Guard::new).transpose()?;
+        let all = places.iter().map(|place| Address::new(place.clone(), settings));
+        let all = Hosts::new(url, all)?.all().cloned().collect();
+        let quorum = Arc::new(Membership::new(all));
+        let member = |place: &Place| {
+            let quorum = Some(Arc::clone(&quorum));
+            let server = Server::new(place.clone(), settings, guard, quorum, Arc::clone(clock));
+            let servers = Hosts::new(url, [server].into_iter())?;
+            Ok(Arc::new(Remote { protocol: protocol.clone(), guard, servers }) as Arc<dyn Store>)
+        };
+        places.iter().map(member).collect()
     }
 
     fn owner(&self, route: Route) -> &Server<P> {
@@ -95,12 +139,20 @@ impl<P: Protocol> Store for Remote<P> {
         self.owner(route).run(&self.protocol, ops, meanwhile)
     }
 
+    fn send<'a>(&'a self, route: Route, ops: &'a [Op<'a>]) -> Sent<'a> {
+        self.owner(route).send(&self.protocol, ops)
+    }
+
     fn server_of(&self, route: Route) -> usize {
         self.servers.place(route)
     }
 
     fn is_silent(&self, route: Route) -> bool {
         self.owner(route).is_silent()
+    }
+
+    fn probe(&self, route: Route, anew: Option<Duration>) {
+        self.owner(route).probe(P::PROBE, anew);
     }
 
     fn removal_sql(&self, key: &Key, start: &[u8]) -> Option<String> {
@@ -112,11 +164,19 @@ impl<P: Protocol> Store for Remote<P> {
     }
 
     fn guarantees(&self) -> Guarantees {
-        self.protocol.guarantees()
+        Guarantees { guard: self.guard, ..self.protocol.guarantees() }
     }
 
     fn time(&self, route: Route) -> Option<Duration> {
         self.owner(route).time()
+    }
+
+    fn recovery(&self, route: Route) -> Option<Recovery> {
+        self.owner(route).recovery()
+    }
+
+    fn recovers(&self, route: Route, life: Epoch) -> bool {
+        self.owner(route).recovers(life)
     }
 
     fn local_address(&self, route: Route) -> Option<IpAddr> {

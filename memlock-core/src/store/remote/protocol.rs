@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::dial::Pin;
 use super::settings::Address;
 use super::socket::Socket;
 use crate::clock::{Clock, Moment};
@@ -14,7 +15,7 @@ use crate::lease::DRIFT;
 use crate::name::Key;
 #[cfg(feature = "admin")]
 use crate::store::admin::Admin;
-use crate::store::{Failure, Guarantees, Op, Reply};
+use crate::store::{Epoch, Failure, Guarantees, Op, Reply};
 
 /// A protocol by which servers store items.
 pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
@@ -24,17 +25,25 @@ pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
     /// What its servers are, such as `memcached`.
     const SERVER: &'static str;
 
+    /// A request that every server answers at once, without a password; empty: there is none.
+    const PROBE: &'static [u8] = b"";
+
     /// Connects to a server, and checks that it is suitable for locks. No lock is changed there.
     /// `pinned`: the address of its host name that answered before, if there is one.
     fn dial(
         &self,
         address: &Address,
-        pinned: Option<SocketAddr>,
+        pinned: Option<Pin>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self::Connection>;
 
     /// What the servers promise.
     fn guarantees(&self) -> Guarantees;
+
+    /// The item in which all clients of a server agree on a guard; `None`: the URL cannot have one.
+    fn config(&self) -> Option<&Key> {
+        None
+    }
 
     /// See [`Store::removal_sql`](crate::store::Store::removal_sql).
     fn removal_sql(&self, _key: &Key, _start: &[u8]) -> Option<String> {
@@ -60,10 +69,18 @@ pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
 pub(in crate::store) fn aside(meanwhile: &dyn Fn()) -> std::result::Result<(), Failure> {
     let process = fork::generation();
     meanwhile();
-    if fork::generation() != process {
-        return Err(Failure { error: fork::astray(), sent: false });
+    still_in(process)
+}
+
+/// Whether this is still that process.
+///
+/// # Errors
+/// In a child that a callback has forked: the call, and its connection, are the parent's.
+pub(super) fn still_in(process: u64) -> std::result::Result<(), Failure> {
+    if fork::generation() == process {
+        return Ok(());
     }
-    Ok(())
+    Err(Failure { error: fork::astray(), sent: false })
 }
 
 /// A connection that is ready for batches.
@@ -73,13 +90,33 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
     /// One reading of the server's clock.
     type Time: ServerTime;
 
-    /// Runs a batch, and calls [`aside`] between each request and its replies. After a failure the
-    /// connection must be dropped, unless it [`was_refused`](Connection::was_refused).
+    /// Whether a batch is one request, so that [`send`](Connection::send) can send it and
+    /// [`receive`](Connection::receive) wait for the replies. Otherwise neither is called.
+    const SENDS_AHEAD: bool = false;
+
+    /// Runs a batch, and calls [`aside`] between each request and its replies. After a failure, also of
+    /// a part of that, the connection must be dropped, unless it [`was_refused`](Connection::was_refused).
     fn run(
         &mut self,
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure>;
+
+    /// Sends a batch.
+    ///
+    /// # Errors
+    /// As [`Connection::run`].
+    fn send(&mut self, _ops: &[Op<'_>]) -> std::result::Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Waits for the replies to the batch that was sent, `ops`.
+    ///
+    /// # Errors
+    /// As [`Connection::run`].
+    fn receive(&mut self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+        self.run(ops, &|| {})
+    }
 
     /// What it is carried by.
     fn socket(&self) -> &Socket;
@@ -118,6 +155,21 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
     /// The life of the server in which the connection was opened.
     fn life(&self) -> Self::Life;
 
+    /// The same, as versions name it.
+    fn epoch(&self) -> Epoch;
+
+    /// How old that life was at the given moment, at least; `None` if the server does not tell: the
+    /// [`config`](Protocol::config) item is then as old as the life.
+    fn age(&self) -> Option<(Duration, Moment)> {
+        None
+    }
+
+    /// The value of the [`config`](Protocol::config) item, as it was read when the connection was
+    /// opened.
+    fn config(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// The reading of the server's clock when the connection was opened.
     fn time(&self) -> Self::Time;
 }
@@ -126,6 +178,12 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
 pub(in crate::store) trait ServerTime: Copy + fmt::Debug + Send {
     /// The server's time at this moment, rather too late than too early.
     fn at(self, now: Moment) -> Duration;
+
+    /// The time that the server's clock showed.
+    fn shown(self) -> Duration;
+
+    /// When it was asked for that, or had answered, on this host's clock.
+    fn read_at(self) -> Moment;
 }
 
 /// One reading of a clock that is exact.
@@ -139,6 +197,14 @@ pub(in crate::store) struct Reading {
 }
 
 impl ServerTime for Reading {
+    fn shown(self) -> Duration {
+        self.shown
+    }
+
+    fn read_at(self) -> Moment {
+        self.sent
+    }
+
     fn at(self, now: Moment) -> Duration {
         let passed = now.since(self.sent);
         self.shown + passed + passed / DRIFT as u32

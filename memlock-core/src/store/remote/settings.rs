@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(any(feature = "memcached", feature = "redis"))]
+use crate::error::Error;
 use crate::error::Result;
 use crate::store::url::Url;
 
@@ -25,6 +27,21 @@ impl Settings {
             io_timeout: url.take_duration("io_timeout", Duration::from_secs(1))?,
             pool: url.take_count("pool", 16)?,
         })
+    }
+}
+
+/// Takes `evictions=` from the URL: whether a server that may evict locks is refused.
+/// `default`: if the URL does not say.
+#[cfg(any(feature = "memcached", feature = "redis"))]
+pub(in crate::store) fn refuses_evictions(url: &mut Url, default: bool) -> Result<bool> {
+    match url.take("evictions").as_deref() {
+        None => Ok(default),
+        Some("allow") => Ok(false),
+        Some("refuse") => Ok(true),
+        Some(other) => Err(Error::config(format!(
+            "{} is neither allow nor refuse.",
+            url.parameter("evictions", Some(other))
+        ))),
     }
 }
 

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::dial::{connect, unreachable};
+use super::dial::{Pin, connect};
 #[cfg(feature = "tls")]
 use super::settings::Place;
 use super::settings::{Address, Settings};
@@ -71,15 +71,15 @@ impl Socket {
     pub(in crate::store) fn connect(
         address: &Address,
         server: &str,
-        pinned: Option<SocketAddr>,
+        pinned: Option<Pin>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Socket> {
         let Settings { connect_timeout, io_timeout, .. } = address.settings;
         let last_used = clock.now();
         let stream = connect(&address.place, server, pinned, connect_timeout, clock.as_ref())?;
-        stream
-            .set_timeouts(io_timeout)
-            .map_err(|error| unreachable(format!("The socket cannot be set up: {error}.")))?;
+        stream.set_timeouts(io_timeout).map_err(|error| {
+            Error::unreachable(format!("The socket cannot be set up: {error}."))
+        })?;
         Ok(Socket {
             stream,
             clock: Arc::clone(clock),
@@ -99,7 +99,7 @@ impl Socket {
         };
         let deadline = self.last_used + connect_timeout;
         let failed = |error: std::io::Error| {
-            unreachable(format!(
+            Error::unreachable(format!(
                 "It accepts no TLS connection that memlock trusts ({error}). Is TLS on there, is {host} a name \
                  in its certificate, and its authority one that the URL or this host trusts?"
             ))
@@ -171,6 +171,19 @@ impl Socket {
     /// The bytes at a position of the input, which is valid until the next read.
     pub(in crate::store) fn at(&self, (from, to): (usize, usize)) -> &[u8] {
         &self.input.buffer[from..to]
+    }
+
+    /// Fails if nothing arrives within the time limit since the request was sent. What was done between
+    /// may have taken most of that: waiting for other servers, of which several may hang.
+    pub(in crate::store) fn await_reply(&self, sent: Moment) -> std::result::Result<(), Failure> {
+        let passed = self.clock.now().since(sent);
+        let left = self.io_timeout.saturating_sub(passed);
+        // Otherwise the limit of the socket is exact enough.
+        let is_late = passed >= self.io_timeout / 4;
+        if is_late && self.unread().is_empty() && !self.stream.is_readable_within(left) {
+            return Err(Failure { error: self.too_late(), sent: true });
+        }
+        Ok(())
     }
 
     /// Waits for more input.
@@ -279,7 +292,7 @@ impl Input {
 
 fn unwritten(written: usize, error: &std::io::Error) -> Error {
     let text = format!("The request could not be written: {error}.");
-    if written == 0 { unreachable(text) } else { lost(text) }
+    if written == 0 { Error::unreachable(text) } else { lost(text) }
 }
 
 /// The request may have been carried out.

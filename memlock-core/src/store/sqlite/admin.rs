@@ -10,7 +10,7 @@ use super::connection::Connection;
 use super::errors::{Problem, Stop};
 use super::{LONG_PAUSE, Sqlite, errors, file};
 use crate::clock::brief;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::name::Keyspace;
 use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
 use crate::store::admin::{Admin, Content, Finding, Value};
@@ -41,7 +41,7 @@ impl Tool<'_> {
                 Some(Ok(answer)) => return Ok(answer),
                 Some(Err(Stop::Failed(failure))) => failure.error,
                 Some(Err(Stop::Full(error))) => error,
-                None => Error::new(ErrorKind::Unreachable, "It was closed."),
+                None => Error::unreachable("It was closed."),
                 Some(Err(_)) if self.store.clock.now() - began <= self.store.io_timeout => {
                     self.store.clock.sleep(LONG_PAUSE);
                     continue;

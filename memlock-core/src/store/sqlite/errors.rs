@@ -11,7 +11,7 @@ use std::time::Duration;
 use rusqlite::{ErrorCode, ffi};
 
 use crate::clock::brief;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::store::Failure;
 
 /// Why a batch was not completed. Nothing of it was carried out, unless the failure states
@@ -105,10 +105,12 @@ fn explain(problem: Problem, path: &Path, errno: i32) -> Stop {
                 Some(error) => error,
                 // The system's error number was not kept.
                 None if errno == 0 && has_no_descriptor() => no_descriptor(libc::EMFILE),
-                None => unreachable(format!("It cannot be opened ({}).", detail(&said, errno))),
+                None => {
+                    Error::unreachable(format!("It cannot be opened ({}).", detail(&said, errno)))
+                }
             }
         }
-        _ => unreachable(format!("SQLite failed ({}).", detail(&said, errno))),
+        _ => Error::unreachable(format!("SQLite failed ({}).", detail(&said, errno))),
     })
 }
 
@@ -143,7 +145,7 @@ pub(super) fn not_opened(path: &Path, error: &io::Error) -> Error {
         IoKind::IsADirectory => {
             Error::protocol("It is a directory: name a file, which need not exist yet.")
         }
-        _ => unreachable(format!("It cannot be opened: {error}.")),
+        _ => Error::unreachable(format!("It cannot be opened: {error}.")),
     }
 }
 
@@ -151,7 +153,7 @@ pub(super) fn not_opened(path: &Path, error: &io::Error) -> Error {
 pub(super) fn not_read(what: &str, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(errno) if is_no_descriptor(errno) => no_descriptor(errno),
-        _ => unreachable(format!("{what} cannot be read: {error}.")),
+        _ => Error::unreachable(format!("{what} cannot be read: {error}.")),
     }
 }
 
@@ -160,7 +162,7 @@ pub(super) fn kept_locked(path: &Path, io_timeout: Duration) -> Error {
     let time = brief(io_timeout);
     let do_it = "look whether it is stopped (kill -CONT continues it) or its disk is slow; \
                  io_timeout in the URL says how long to wait";
-    unreachable(match locker(path) {
+    Error::unreachable(match locker(path) {
         Some(pid) if pid == std::process::id() => format!(
             "Another connection of this process has kept it locked for {time} (io_timeout): use \
              one copy of memlock in a process, and no other SQLite on this file."
@@ -175,10 +177,6 @@ pub(super) fn kept_locked(path: &Path, io_timeout: Duration) -> Error {
             format!("Another process has kept it locked for {time} (io_timeout): {do_it}.")
         }
     })
-}
-
-pub(super) fn unreachable(text: String) -> Error {
-    Error::new(ErrorKind::Unreachable, text)
 }
 
 fn damaged(said: &str) -> Error {
@@ -200,7 +198,7 @@ fn is_no_room(errno: i32) -> bool {
 }
 
 fn no_room(errno: i32) -> Error {
-    unreachable(
+    Error::unreachable(
         match errno {
             libc::EDQUOT => {
                 "The disk quota is used up: nothing was changed. Make room, or raise the quota."
@@ -227,7 +225,7 @@ fn has_no_descriptor() -> bool {
 }
 
 fn no_descriptor(errno: i32) -> Error {
-    unreachable(
+    Error::unreachable(
         match errno {
             libc::ENFILE => {
                 "Too many files are open on this host: close some, or raise fs.file-max."

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::errors::{not_opened, unreachable};
+use super::errors::not_opened;
 use crate::error::{Error, Result};
 
 /// The location of the locks.
@@ -60,7 +60,7 @@ impl Files {
     /// Those of the database at this path, which has to exist.
     pub(super) fn of(path: &Path) -> Result<Files> {
         let database = path.canonicalize().map_err(|error| {
-            unreachable(format!("It was there, and is not any more ({error})."))
+            Error::unreachable(format!("It was there, and is not any more ({error})."))
         })?;
         let beside = |end: &str| {
             let mut path = database.clone().into_os_string();

@@ -210,7 +210,7 @@ impl Connection {
             Returns::Nothing => Reply::Written,
             Returns::Version | Returns::Fence => {
                 let version = self.version(number);
-                Reply::Stored(Stored { version, fence: version.number() })
+                Reply::Stored(Stored::new(version, version.number()))
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use super::renewed_hold::{ROUNDING, RenewedHold};
 use crate::oracle::state::Oracle;
-use crate::server::Server;
+use crate::site::Site;
 use crate::time::Nanos;
 
 impl Oracle {
@@ -48,7 +48,7 @@ impl Oracle {
     }
 
     /// The release was answered that it had been lost before.
-    pub(crate) fn was_lost_before(&mut self, token: &str, now: Nanos, server: &Server) {
+    pub(crate) fn was_lost_before(&mut self, token: &str, now: Nanos, sites: &[Site]) {
         let Some(renewed) = self.renewals.all.get(token) else { return };
         let (hold, over) =
             (renewed.hold, renewed.known_lost.is_some() || renewed.until() <= now + ROUNDING);
@@ -56,7 +56,7 @@ impl Oracle {
             self.tally.lost += 1;
             self.forgets(hold);
         } else {
-            self.told_lost(hold, now, server);
+            self.told_lost(hold, now, sites);
         }
     }
 }

@@ -3,8 +3,9 @@
 use memlock_core::{Loss, Notice};
 
 use super::renewed_hold::{ROUNDING, RenewedHold};
+use crate::oracle::limits::Lateness;
 use crate::oracle::state::Oracle;
-use crate::server::Server;
+use crate::site::Site;
 use crate::time::{MILLI, Nanos, SECOND};
 
 /// Without faults for this long before its end, a lease must have been renewed: a renewer tries
@@ -29,7 +30,7 @@ impl Oracle {
         until: Nanos,
         now: Nanos,
         stopped: Nanos,
-        server: &Server,
+        sites: &[Site],
     ) {
         let Some(renewed) = self.renewals.all.get_mut(token) else { return };
         let mut violation = None;
@@ -56,7 +57,9 @@ impl Oracle {
                 let late = now.saturating_sub(renewed.until());
                 // A process that was stopped notices both at the same time.
                 let was_stopped = stopped + renewed.lease / 2 + MILLI > renewed.until();
-                let has_time = self.fault_free || renewed.has_time_to_warn();
+                // One renewal may wait for each server of a quorum, in each of its rounds.
+                let is_slow = self.quorum.is_some() && self.lateness == Lateness::OfAnswers;
+                let has_time = self.fault_free || renewed.has_time_to_warn() && !is_slow;
                 if loss != Loss::Gone && renewed.warned.is_none() && has_time && !was_stopped {
                     violation = violation.or(Some("and not that it was at risk before"));
                 } else if loss != Loss::Gone && self.fault_free && late > TOLD_AT_ONCE {
@@ -71,23 +74,29 @@ impl Oracle {
             ));
         }
         if let Notice::Lost(loss) = notice {
-            self.learns(token, loss, now, server);
+            self.learns(token, loss, now, sites);
         }
     }
 
     /// The holder learns that it is lost, from a notice or by asking.
-    pub(crate) fn learns(&mut self, token: &str, loss: Loss, now: Nanos, server: &Server) {
+    pub(crate) fn learns(&mut self, token: &str, loss: Loss, now: Nanos, sites: &[Site]) {
         let Some(renewed) = self.renewals.all.get(token) else { return };
         let is_over = renewed.until() <= now + ROUNDING;
         let held_longest = renewed.longest.is_some_and(|longest| longest <= now + ROUNDING);
         let violation = match loss {
             Loss::Gone => {
-                let there =
-                    self.holds.get(&renewed.hold).is_some_and(|hold| self.is_there(hold, server));
+                let hold = self.holds.get(&renewed.hold);
+                let there = hold.is_some_and(|hold| self.is_there(hold, sites));
+                // Its votes may be there again for a moment, to be removed.
+                let was_taken = hold.is_some_and(|hold| hold.lost);
                 let written = self.tokens.get(token);
                 let again = written.is_some_and(|written| written.again);
                 let gone = written.is_some_and(|written| written.gone.is_some());
-                ((there || !gone) && !again).then_some("and nothing has removed it")
+                let is_wrong = match self.quorum {
+                    Some(_) => there && !is_over && !was_taken,
+                    None => (there || !gone) && !again,
+                };
+                is_wrong.then_some("and nothing has removed it")
             }
             _ if !is_over => Some("and its lease is not over"),
             Loss::MaxHold => (!held_longest).then_some("and max_hold has not passed"),

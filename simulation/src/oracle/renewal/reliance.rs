@@ -1,14 +1,16 @@
 //! Until when a holder may rely on a renewed lock.
 
 use super::renewed_hold::ROUNDING;
+use crate::oracle::quorum::end_of_majority;
 use crate::oracle::state::Oracle;
-use crate::server::Server;
+use crate::oracle::token::Token;
+use crate::site::Site;
 use crate::time::{MILLI, Nanos};
 
 impl Oracle {
     /// The renewal would say now that the lock is held until `until`; if that has passed, that it
     /// is not held.
-    pub(crate) fn relies(&mut self, token: &str, until: Nanos, now: Nanos, server: &Server) {
+    pub(crate) fn relies(&mut self, token: &str, until: Nanos, now: Nanos, sites: &[Site]) {
         let Some(renewed) = self.renewals.all.get_mut(token) else { return };
         let until = if until > now { until } else { 0 };
         let last = renewed.reliance.last().map_or(0, |&(_, last)| last);
@@ -22,11 +24,14 @@ impl Oracle {
             hold.until = until;
             ends = match hold.permits {
                 _ if hold.lost => None,
-                None => server.ends(&hold.key),
+                None if self.quorum.is_some() => {
+                    end_of_majority(&hold.key, token, self.guard.unwrap_or(0), sites)
+                }
+                None => sites[0].server.ends(&hold.key),
                 Some(_) => self
                     .semaphores
                     .line(&hold.key, token)
-                    .map(|line| server.world_time_of(line.until)),
+                    .map(|line| sites[0].server.world_time_of(line.until)),
             };
         }
         // A holder that releases does not rely on it, and the end of its lease is no loss.
@@ -61,7 +66,10 @@ impl Oracle {
 
     /// A check answered that the server has it.
     pub(crate) fn was_there(&mut self, token: &str, begun: Nanos) {
-        let gone = self.tokens.get(token).filter(|token| !token.again).and_then(|token| token.gone);
+        // What was taken away from the majority of a quorum may have been stored again.
+        let again = |token: &Token| token.again || self.quorum.is_some();
+        let gone =
+            self.tokens.get(token).filter(|token| !again(token)).and_then(|token| token.gone);
         if let Some((when, cause)) = gone.filter(|&(when, _)| when < begun) {
             self.report_violation(format!(
                 "a check answered that {token} is there, and it was gone at {:.6} ({cause:?})",

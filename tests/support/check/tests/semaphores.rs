@@ -153,6 +153,14 @@ fn permits_that_are_leaked_are_found_by_those_who_are_refused() {
         &verdict_of(&[&one, gathers, &busy(9000, "p1", 1)], &facts()),
         "refused, and there must have been permits",
     );
+    // One was handed over to a waiter that stood still.
+    let waiter = "50 call acquire p0 1000 100 1 0\n400 done 2 0 0 ";
+    let still = |from, to| Facts { stops: vec![(1, span(from, to))], ..facts() };
+    finds_nothing(&verdict_of(&[PERMITTED, waiter, &busy(300, "p0", 1)], &still(60, 390)));
+    finds(
+        &verdict_of(&[PERMITTED, waiter, &busy(300, "p0", 1)], &still(1, 40)),
+        "refused, and there must have been permits",
+    );
     // The killed keep theirs for their lease, and for as long as the server's clock may be behind.
     let killed = "10 call acquire p0 1000 0 1 0\n11 done 0 1 @1010\n12 call acquire p0 1000 0 1 0\n13 done 0 1 @1012";
     let dead = Facts { deaths: HashMap::from([(0, Duration::from_millis(14))]), ..facts() };

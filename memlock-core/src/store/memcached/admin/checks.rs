@@ -7,23 +7,25 @@ use crate::clock::brief;
 use crate::store::admin::Finding;
 use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
 use crate::store::memcached::GUARANTEES;
+use crate::store::memcached::retention::{Retention, Settings};
 
 /// The oldest memcached whose delete by cas is correct.
 const OLDEST: [u64; 3] = [1, 6, 13];
-/// A semaphore is kept for a day after its last use, as `Semaphore` documents.
-const SEMAPHORE: Duration = Duration::from_secs(24 * 3600);
+/// The `temporary_ttl` that semaphores need: they are kept for a day after their last use, and an
+/// hour makes up for what memlock does not know of the server's clock.
+const SEMAPHORE: u64 = 25 * 3600;
 /// From this share of its memory on, a server that never evicts is about to refuse locks.
 const ALMOST_FULL: f64 = 0.8;
 /// Fewer free connections than this are used up by a few more programs.
 const FEW_CONNECTIONS: u64 = 64;
 
 pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Finding> {
-    let retention = Retention::of(settings, lease);
+    let retention = retention(settings);
     vec![
         version(stats),
         cas(settings),
         evictions(retention, lease),
-        evicted(stats, retention),
+        evicted(stats, retention.keeps(ttl(lease))),
         memory(stats, retention),
         flush(settings),
         uptime(stats),
@@ -32,30 +34,11 @@ pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Findi
     ]
 }
 
-/// What the server does with locks when its memory is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Retention {
-    /// The server never evicts an item.
-    Always,
-    /// The server never evicts an item with a TTL of at most this many seconds, such as a lock.
-    Locks(u64),
-    /// The server may evict locks. `spared`: the longest TTL of items that it spares; `needed`: the
-    /// TTL that it would have to spare.
-    Not { spared: Option<u64>, needed: u64 },
-}
-
-impl Retention {
-    fn of(settings: &Stats, lease: Duration) -> Retention {
-        let needed = ttl(lease);
-        let spared = (text(settings, "temp_lru") == "yes")
-            .then(|| number(settings, "temporary_ttl"))
-            .flatten();
-        match spared {
-            _ if text(settings, "evictions") == "off" => Retention::Always,
-            Some(spared) if spared >= needed => Retention::Locks(spared),
-            _ => Retention::Not { spared, needed },
-        }
-    }
+/// What the server keeps when its memory is full.
+fn retention(settings: &Stats) -> Retention {
+    let mut read = Settings::default();
+    settings.iter().for_each(|(name, value)| read.note(name, value));
+    read.retention()
 }
 
 /// The TTL, in seconds, that the server is given for such a lease.
@@ -86,25 +69,34 @@ fn cas(settings: &Stats) -> Finding {
 }
 
 fn evictions(retention: Retention, lease: Duration) -> Finding {
-    match retention {
-        Retention::Always => {
-            Finding::new("evictions", Good, "are off (-M): a lock is never pushed out of memory")
+    let needed = ttl(lease);
+    let spared = match retention {
+        Retention::All => {
+            return Finding::new(
+                "evictions",
+                Good,
+                "are off (-M): a lock is never pushed out of memory",
+            );
         }
-        Retention::Locks(spared) if spared >= ttl(SEMAPHORE) => Finding::new(
+        Retention::UpTo(spared) => Some(spared),
+        Retention::Nothing => None,
+    };
+    match spared {
+        Some(spared) if spared >= needed.max(SEMAPHORE) => Finding::new(
             "evictions",
             Good,
             format!("spare what lives for at most {spared} s: locks and semaphores"),
         ),
-        Retention::Locks(spared) => Finding::new(
+        Some(spared) if spared >= needed => Finding::new(
             "evictions",
             Note,
             format!(
                 "spare what lives for at most {spared} s: locks with leases of {}, but not \
-                 semaphores, which are kept for a day",
+                 semaphores, which are kept for a day (temporary_ttl={SEMAPHORE})",
                 brief(lease)
             ),
         ),
-        Retention::Not { spared, needed } => {
+        _ => {
             let said = match spared {
                 Some(spared) => format!(
                     "spare what lives for at most {spared} s, and a lease of {} takes {needed} s: \
@@ -126,12 +118,13 @@ fn evictions(retention: Retention, lease: Duration) -> Finding {
     }
 }
 
-fn evicted(stats: &Stats, retention: Retention) -> Finding {
+/// `keeps`: whether the server never evicts a lock.
+fn evicted(stats: &Stats, keeps: bool) -> Finding {
     let evicted = number(stats, "evictions").unwrap_or(0);
     let uptime = Duration::from_secs(number(stats, "uptime").unwrap_or(0));
-    match (evicted, retention) {
+    match (evicted, keeps) {
         (0, _) => Finding::new("evicted", Good, "nothing was pushed out of memory so far"),
-        (_, Retention::Not { .. }) => Finding::new(
+        (_, false) => Finding::new(
             "evicted",
             Bad,
             format!(
@@ -140,7 +133,7 @@ fn evicted(stats: &Stats, retention: Retention) -> Finding {
             ),
         )
         .mend("-M as above; and more memory by -m"),
-        _ => Finding::new("evicted", Note, format!("{evicted} items, none of them a lock")),
+        (_, true) => Finding::new("evicted", Note, format!("{evicted} items, none of them a lock")),
     }
 }
 
@@ -152,7 +145,7 @@ fn memory(stats: &Stats, retention: Retention) -> Finding {
     if share < ALMOST_FULL {
         return Finding::new("memory", Good, said);
     }
-    if retention == Retention::Always {
+    if retention == Retention::All {
         return Finding::new(
             "memory",
             Warning,
@@ -175,7 +168,13 @@ fn uptime(stats: &Stats) -> Finding {
     let uptime = number(stats, "uptime").unwrap_or(0);
     let said = format!("it has been up for {}", brief(Duration::from_secs(uptime)));
     if uptime < 60 {
-        return Finding::new("uptime", Note, format!("{said}: what was held before is lost"));
+        return Finding::new(
+            "uptime",
+            Note,
+            format!(
+                "{said}: what was held before is lost, unless a guard lets holders put it back"
+            ),
+        );
     }
     Finding::new("uptime", Good, said)
 }
@@ -227,7 +226,6 @@ fn number(stats: &Stats, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::admin::Verdict;
 
     fn stats(pairs: &[(&str, &str)]) -> Stats {
         pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
@@ -235,37 +233,33 @@ mod tests {
 
     #[test]
     fn leases_are_judged_by_what_the_server_is_told_to_keep() {
-        let spared = |seconds: &str| {
-            stats(&[("evictions", "on"), ("temp_lru", "yes"), ("temporary_ttl", seconds)])
+        let verdict = |spared: &str, lease| {
+            let settings = [("evictions", "on"), ("temp_lru", "yes"), ("temporary_ttl", spared)];
+            let finding = evictions(retention(&stats(&settings)), Duration::from_secs(lease));
+            (finding.verdict, finding.mend.unwrap_or_default())
         };
-        let minute = Duration::from_secs(60);
-        assert_eq!(Retention::of(&spared("62"), minute), Retention::Locks(62));
-        assert_eq!(
-            Retention::of(&spared("61"), minute),
-            Retention::Not { spared: Some(61), needed: 62 }
-        );
-        assert_eq!(Retention::of(&stats(&[("evictions", "off")]), minute), Retention::Always);
-        let idle = stats(&[("evictions", "on"), ("temp_lru", "no"), ("temporary_ttl", "600")]);
-        assert_eq!(Retention::of(&idle, minute), Retention::Not { spared: None, needed: 62 });
+        assert_eq!(verdict("62", 60).0, Note);
+        let (bad, mend) = verdict("61", 60);
+        assert!(bad == Bad && mend.contains("temporary_ttl=62 "), "{mend}");
+        assert_eq!(verdict("89999", 60).0, Note);
+        assert_eq!(verdict("90000", 60).0, Good);
+        assert_eq!(verdict("90000", 100_000).0, Bad);
     }
 
     #[test]
     fn a_server_that_is_running_out_of_something_is_told_of_more() {
         let full = stats(&[("bytes", "63000000"), ("limit_maxbytes", "67108864")]);
-        let finding = memory(&full, Retention::Always);
+        let finding = memory(&full, Retention::All);
         assert_eq!((finding.verdict, finding.flags), (Warning, vec!["-m 128".to_owned()]));
-        assert_eq!(memory(&full, Retention::Locks(90)).verdict, Note);
+        assert_eq!(memory(&full, Retention::UpTo(90)).verdict, Note);
         let busy = stats(&[("max_connections", "1024"), ("curr_connections", "1000")]);
         assert_eq!(
             (connections(&busy).verdict, connections(&busy).flags),
             (Warning, vec!["-c 4096".to_owned()])
         );
         let evicted_some = stats(&[("evictions", "7"), ("uptime", "100")]);
-        assert_eq!(
-            evicted(&evicted_some, Retention::Not { spared: None, needed: 62 }).verdict,
-            Verdict::Bad
-        );
-        assert_eq!(evicted(&evicted_some, Retention::Always).verdict, Note);
+        assert_eq!(evicted(&evicted_some, false).verdict, Bad);
+        assert_eq!(evicted(&evicted_some, true).verdict, Note);
     }
 
     #[test]

@@ -66,10 +66,7 @@ impl Text {
         let stream = connect(&address.place, "memcached", None, connect_timeout, &SystemClock)
             .map_err(name)?;
         stream.set_timeouts(io_timeout).map_err(|error| {
-            name(Error::new(
-                ErrorKind::Unreachable,
-                format!("The socket cannot be set up: {error}."),
-            ))
+            name(Error::unreachable(format!("The socket cannot be set up: {error}.")))
         })?;
         Ok(Text::over(stream, address))
     }
@@ -299,16 +296,13 @@ impl Text {
             io::ErrorKind::UnexpectedEof => "closed the connection".to_owned(),
             _ => format!("does not answer ({error})"),
         };
-        Error::new(ErrorKind::Unreachable, format!("memcached at {} {why}.", self.address.name()))
+        Error::unreachable(format!("memcached at {} {why}.", self.address.name()))
     }
 
     fn nonsense(&self, question: &str, line: &str) -> Error {
         if line.contains("Too many open connections") {
             let more = "takes no more connections: raise its -c, or use fewer";
-            return Error::new(
-                ErrorKind::Unreachable,
-                format!("memcached at {} {more}.", self.address.name()),
-            );
+            return Error::unreachable(format!("memcached at {} {more}.", self.address.name()));
         }
         let line: String = line.chars().take(80).collect();
         Error::new(

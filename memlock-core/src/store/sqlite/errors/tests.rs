@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::ErrorKind;
 use crate::store::sqlite::tests::{Directory, refused};
 
 /// What a client of this file is told after other programs have changed it.

@@ -1,6 +1,8 @@
 //! The steps of a wait that send requests: joining the queue, inspecting the queue and the target,
 //! and leaving the queue.
 
+use std::ops::DerefMut;
+
 use super::Waiter;
 use crate::error::{ErrorKind, Result};
 use crate::guard::orphan;
@@ -13,17 +15,18 @@ use crate::wait::policy::{Event, QueueView, TargetState};
 use crate::wait::queue::{Capacity, WATCH};
 use crate::wait::wake::Waker;
 use crate::wait_id::WaitId;
+use crate::worker::ReadAhead;
 
 /// The most ids of earlier entries that a waiter remembers.
 const MOST_IDS: usize = 16;
 
-impl<G: Acquire> Waiter<'_, '_, G> {
+impl<A: DerefMut<Target: Acquire>> Waiter<A> {
     pub(super) fn join(&mut self, front: bool) -> Result<()> {
         // A semaphore waiter's entry that could not be removed may have requested other permits or
         // another priority, so this waiter cannot use it. Checked at each join, since the outage
         // that has just ended may have left such an entry.
         if self.acquire.is_shared() {
-            let left = self.local.take_left_behind(&self.target.key);
+            let left = self.local().take_left_behind(&self.target().key);
             if !left.is_empty() {
                 self.remove(&left);
             }
@@ -37,12 +40,13 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         // it joins.
         if front
             && !self.ids.is_empty()
-            && self.queue.leave(&self.ids, self.acquire.inspection()).is_ok()
+            && self.queue().leave(&self.ids, self.acquire.inspection()).is_ok()
         {
             self.ids.clear();
-            self.local.has_left(&self.target.key, self.number);
+            self.local().has_left(&self.target().key, self.number);
         }
-        let (id, test) = (WaitId(self.identity.number()), WaitId(self.identity.number()));
+        let identity = self.target().context.identity()?;
+        let (id, test) = (WaitId(identity.number()), WaitId(identity.number()));
         if self.ids.len() == MOST_IDS {
             self.ids.remove(0);
         }
@@ -60,7 +64,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         // That wake-up was for an entry that is no longer in the queue.
         self.woken_by = None;
         let length = self.queue_length.take().filter(|_| !front);
-        match self.queue.join(&entry, id, front, length, self.acquire.inspection()) {
+        match self.queue().join(&entry, id, front, length, self.acquire.inspection()) {
             Ok((before, reply)) => match self.state_behind(before, length.is_some(), &reply) {
                 Ok((before, state)) => {
                     let blind = mutation::has(Mutation::NoLookAfterJoining);
@@ -94,7 +98,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
     /// The entry of a waiter whose turn has come is removed, though perhaps only after the waiter
     /// has tried; such a waiter does not rely on an entry that it still finds.
     fn is_still_queued(&mut self) -> Result<bool> {
-        let inspected = self.queue.inspect(&self.ids, true, Some(self.acquire.inspection()));
+        let inspected = self.queue().inspect(&self.ids, true, Some(self.acquire.inspection()));
         let (Some(QueueView::Behind(before)), Some(reply)) = (match inspected {
             Ok(seen) => seen,
             Err(error) => return self.fail(error).map(|()| true),
@@ -121,7 +125,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         if !estimated || state != TargetState::Free && !self.acquire.is_for_the_first(reply) {
             return Ok((before, state));
         }
-        let before = match self.queue.inspect(&self.ids, true, None)?.0 {
+        let before = match self.queue().inspect(&self.ids, true, None)?.0 {
             Some(QueueView::Behind(before)) => before,
             // The entry may have been removed already.
             _ => 0,
@@ -129,18 +133,32 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         Ok((before, self.acquire.state(reply, before == 0)?))
     }
 
-    pub(super) fn inspect(&mut self, target: bool, queue: bool) -> Result<()> {
-        // An orphaned grant of this client may block the target.
-        orphan::reap(&self.target.context, self.target.route);
-        let op = self.acquire.inspection();
-        let (mut view, reply) = match self.queue.inspect(&self.ids, queue, target.then_some(op)) {
+    pub(super) fn inspect(
+        &mut self,
+        target: bool,
+        queue: bool,
+        ahead: Option<ReadAhead>,
+    ) -> Result<()> {
+        let seen = match ahead.filter(|ahead| ahead.serves(target, queue, self.now())) {
+            Some(ahead) => {
+                let view = ahead.queue.map(|queue| self.queue().view(&self.ids, queue));
+                Ok((view, ahead.target))
+            }
+            None => {
+                // An orphaned grant of this client may block the target.
+                orphan::reap(&self.target().context, self.target().route);
+                let inspection = target.then(|| self.acquire.inspection());
+                self.queue().inspect(&self.ids, queue, inspection)
+            }
+        };
+        let (mut view, reply) = match seen {
             Ok(seen) => seen,
             Err(error) => return self.fail(error),
         };
         // The waiters before this one may have left since the queue was last inspected.
         let unsure = view.is_none() && self.policy.is_queued() && !self.policy.is_called();
         if unsure && reply.as_ref().is_some_and(|reply| self.acquire.is_for_the_first(reply)) {
-            view = match self.queue.inspect(&self.ids, true, None) {
+            view = match self.queue().inspect(&self.ids, true, None) {
                 Ok((view, _)) => view,
                 Err(error) => return self.fail(error),
             };
@@ -180,7 +198,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
 
     fn wake_up_was_lost(&self) {
         if self.can_be_woken {
-            self.target.context.notifier().missed();
+            self.target().context.notifier().missed();
         }
     }
 
@@ -212,7 +230,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
     /// of this one. If the target is shared, as many waiters are woken as the capacity admits: all
     /// of them may have been behind the removed entries.
     fn remove(&mut self, ids: &[WaitId]) {
-        match self.queue.leave(ids, self.acquire.inspection()) {
+        match self.queue().leave(ids, self.acquire.inspection()) {
             Ok(Some(_)) if mutation::has(Mutation::LeaveWithoutWaking) => {}
             Ok(Some(reply)) => {
                 if let Some(capacity) = self.acquire.capacity(&reply, true) {
@@ -222,20 +240,22 @@ impl<G: Acquire> Waiter<'_, '_, G> {
             Ok(None) => {}
             Err(failure) => {
                 log::debug!("The queue could not be left: {}", failure.error);
-                self.local.leave_behind(&self.target.key, ids);
+                self.local().leave_behind(&self.target().key, ids);
             }
         }
     }
 
     /// Wakes the first waiters that the capacity admits, and removes the entries `ours`.
     fn wake_first(&self, capacity: Capacity, ours: &[WaitId]) {
-        if let Ok(Some(queue)) = self.target.queue() {
-            let waker =
-                Waker { reserver: self.acquire.reserver(), ..Waker::new(self.target, self.local) };
+        if let Ok(Some(queue)) = self.target().queue() {
+            let waker = Waker {
+                reserver: self.acquire.reserver(),
+                ..Waker::new(self.target(), self.local())
+            };
             if capacity.shared {
-                self.queue.wake_several(queue, capacity.permits, capacity.permits, ours, &waker);
+                self.queue().wake_several(queue, capacity.permits, capacity.permits, ours, &waker);
             } else {
-                self.queue.wake_next(queue, capacity, ours, &waker);
+                self.queue().wake_next(queue, capacity, ours, &waker);
             }
         }
     }

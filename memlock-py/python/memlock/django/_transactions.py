@@ -1,26 +1,17 @@
-"""Locks that are held until the transaction of Django has ended.
-
-    from memlock.django import release_on_commit
-
-    with transaction.atomic():
-        with client.mutex(f"account:{pk}") as mutex:
-            release_on_commit(mutex)
-            ...
-
-Requires Django 4.2 or later: `pip install memlock[django]`.
-"""
+"""Locks that are held until the transaction of Django has ended."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from django.db import transaction  # type: ignore[import-untyped, unused-ignore]
+from django.db import connections, transaction  # type: ignore[import-untyped, unused-ignore]
 
 from memlock._deferral import Releasable, Release, defer, release_all
-
-__all__ = ["release_on_commit"]
+from memlock._locked_calls import held
+from memlock._memlock import Mutex
 
 # The list of a connection's releases, among its attributes.
 _RELEASES = "_memlock_releases"
@@ -65,6 +56,25 @@ def defer_to_end(lock: Releasable, connection: Any) -> Release:
     if any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
         transaction.on_commit(release.release, using=connection.alias, robust=True)
     return release
+
+
+@contextlib.contextmanager
+def held_until_commit(mutex: Mutex) -> Iterator[Mutex]:
+    """Hold the lock for the block, and to the end of the transactions that are open around it."""
+    with held(mutex):
+        for connection in connections.all(initialized_only=True):
+            if _may_be_committed(connection):
+                defer_to_end(mutex, connection)
+        yield mutex
+
+
+def _may_be_committed(connection: Any) -> bool:
+    """Whether a transaction is open: of atomic(), or by hand. That of a TestCase never ends so."""
+    if connection.connection is None:
+        return False
+    if not connection.in_atomic_block:
+        return not connection.autocommit
+    return not any(getattr(block, "_from_testcase", False) for block in connection.atomic_blocks)
 
 
 def _watch(connection: Any) -> None:
