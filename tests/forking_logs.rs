@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(30);
 /// It is renewed more than once a second, and a grant that took long is good for some of it yet.
 const SHORT: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);
-const CHILDREN: usize = 1500;
+const CHILDREN: usize = 400;
 const MOST_AT_ONCE: usize = 6;
 /// What a child ends with that has returned from its call.
 const RIGHT: i32 = 7;

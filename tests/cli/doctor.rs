@@ -16,8 +16,10 @@ fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("no {what} in {report}"))
 }
 
+/// However slowly the server answers.
 fn examined(url: &str, more: &[&str]) -> (Option<i32>, Value) {
-    let said = done(memlock_at(url, &[&["doctor", "--json"], more].concat()));
+    let url = format!("{url}{}io_timeout=20s", if url.contains('?') { '&' } else { '?' });
+    let said = done(memlock_at(&url, &[&["doctor", "--json"], more].concat()));
     (said.code, serde_json::from_str(&said.out).unwrap_or_else(|why| panic!("{why}: {said:?}")))
 }
 

@@ -115,7 +115,7 @@ fn passwords_come_from_the_environment_and_from_the_file() {
     let text = fs::read_to_string(&hba).unwrap();
     fs::write(&hba, format!("host all locker all scram-sha-256\n{text}")).unwrap();
     server.sql("SELECT pg_reload_conf()");
-    let url = server.url().replace("memlock@", "locker@");
+    let url = format!("{}?io_timeout=20s", server.url().replace("memlock@", "locker@"));
     let file = server.files().join("passwords");
     let command = |name: &str, value: &str| {
         let mut command = memlock_at(&url, &["run", "x", "true"]);

@@ -20,11 +20,12 @@ pub(crate) fn path() -> PathBuf {
     PathBuf::from(env!("CARGO_BIN_EXE_memlock"))
 }
 
-/// The command on this server, with nothing of our environment that it heeds.
+/// The command on this server, however slowly that answers.
 pub(crate) fn memlock(server: &Memcached, args: &[&str]) -> Command {
-    memlock_at(&server.url(), args)
+    memlock_at(&format!("{}?io_timeout=20s", server.url()), args)
 }
 
+/// The command with this URL, and with nothing else of our environment that it heeds.
 pub(crate) fn memlock_at(url: &str, args: &[&str]) -> Command {
     let mut command = Command::new(path());
     command.args(args).env("MEMLOCK_URL", url).env_remove("NO_COLOR").stdin(Stdio::null());

@@ -20,6 +20,15 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A waiter that is woken takes a few milliseconds; one that is not woken looks by itself after
 /// 850 ms at the earliest. This is between the two, to be measured by a `Stopwatch`.
 pub(crate) const WOKEN: Duration = Duration::from_millis(600);
+/// Measures it until it takes less than the limit, at most five times: a busy machine makes one take
+/// longer, and what is wrong takes longer each time.
+#[track_caller]
+pub(crate) fn within(limit: Duration, measure: impl FnMut() -> Duration) {
+    let times = std::iter::repeat_with(measure).take(5).take_while(|took| *took >= limit);
+    let times: Vec<_> = times.collect();
+    assert!(times.len() < 5, "never less than {limit:?}: {times:?}");
+}
+
 /// A wait that must not end by its limit.
 pub(crate) const LONG: For = For::AtMost(PATIENCE);
 

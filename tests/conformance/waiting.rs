@@ -9,7 +9,7 @@ use memlock_tests::doors::{Door, For, Held, PermitRequest};
 use memlock_tests::stopwatch::Stopwatch;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
-use crate::bench::{Bench, LEASE, LONG, WOKEN, answer, is_busy, lock, until, waits};
+use crate::bench::{Bench, LEASE, LONG, WOKEN, answer, is_busy, lock, until, waits, within};
 
 behaviours! {
     a_try_never_waits
@@ -34,10 +34,12 @@ fn permits(door: &dyn Door, ask: PermitRequest, wait: For) -> Result<Box<dyn Hel
 fn a_try_never_waits(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
     let held = (lock(&*one, b"m"), permits(&*one, PermitRequest::of(2), For::Never).unwrap());
-    let watch = Stopwatch::start();
-    is_busy(two.lock(b"m", LEASE, For::Never));
-    assert_eq!(permits(&*two, PermitRequest::of(1), For::Never).err(), Some(Answer::Busy));
-    assert!(watch.elapsed() < WOKEN, "{:?}", watch.elapsed());
+    within(WOKEN, || {
+        let watch = Stopwatch::start();
+        is_busy(two.lock(b"m", LEASE, For::Never));
+        assert_eq!(permits(&*two, PermitRequest::of(1), For::Never).err(), Some(Answer::Busy));
+        watch.elapsed()
+    });
     drop(held);
 }
 
@@ -46,15 +48,17 @@ fn a_wait_ends_at_its_limit_with_nothing_held(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
     let held = (lock(&*one, b"m"), permits(&*one, PermitRequest::of(2), For::Never).unwrap());
     for of_permits in [false, true] {
-        let (began, watch) = (Instant::now(), Stopwatch::start());
-        let timed_out = if of_permits {
-            permits(&*two, PermitRequest::of(1), For::AtMost(limit)).err().unwrap()
-        } else {
-            answer(two.lock(b"m", LEASE, For::AtMost(limit)))
-        };
-        assert_eq!(timed_out, Answer::TimedOut);
-        assert!(began.elapsed() >= limit, "{:?}", began.elapsed());
-        assert!(watch.elapsed() < limit + 2 * WOKEN, "{:?}", watch.elapsed());
+        within(limit + 2 * WOKEN, || {
+            let (began, watch) = (Instant::now(), Stopwatch::start());
+            let timed_out = if of_permits {
+                permits(&*two, PermitRequest::of(1), For::AtMost(limit)).err().unwrap()
+            } else {
+                answer(two.lock(b"m", LEASE, For::AtMost(limit)))
+            };
+            assert_eq!(timed_out, Answer::TimedOut);
+            assert!(began.elapsed() >= limit, "{:?}", began.elapsed());
+            watch.elapsed()
+        });
     }
     drop(held);
     assert_eq!(one.owner(b"m").unwrap(), None);
@@ -63,7 +67,11 @@ fn a_wait_ends_at_its_limit_with_nothing_held(bench: &Bench) {
 
 fn a_waiter_gets_what_comes_free(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
-    let held = (lock(&*one, b"m"), permits(&*one, PermitRequest::of(2), For::Never).unwrap());
+    within(WOKEN, || gets_what_comes_free(&*one, &*two));
+}
+
+fn gets_what_comes_free(one: &dyn Door, two: &dyn Door) -> Duration {
+    let held = (lock(one, b"m"), permits(one, PermitRequest::of(2), For::Never).unwrap());
     let released = AtomicBool::new(false);
     thread::scope(|scope| {
         let for_lock = waits(scope, || {
@@ -72,7 +80,7 @@ fn a_waiter_gets_what_comes_free(bench: &Bench) {
             held.release().unwrap();
         });
         let for_permits = waits(scope, || {
-            let held = permits(&*two, PermitRequest::of(2), For::Ever).unwrap();
+            let held = permits(two, PermitRequest::of(2), For::Ever).unwrap();
             assert_safe!(released.load(Ordering::SeqCst), "granted twice");
             held.release().unwrap();
         });
@@ -83,8 +91,8 @@ fn a_waiter_gets_what_comes_free(bench: &Bench) {
         held.1.release().unwrap();
         for_lock.join().unwrap();
         for_permits.join().unwrap();
-        assert!(watch.elapsed() < WOKEN, "{:?}", watch.elapsed());
-    });
+        watch.elapsed()
+    })
 }
 
 /// Has these asks wait, one after the other and each with a client of its own, for what `hold`
@@ -142,16 +150,21 @@ fn waiters_for_permits_are_served_by_priority_and_in_order(bench: &Bench) {
 }
 
 fn as_many_waiters_are_woken_as_there_are_permits(bench: &Bench) {
-    let held = permits(&*bench.open(), PermitRequest::of(2), For::Never).unwrap();
-    thread::scope(|scope| {
-        let waiters = [bench.open(), bench.open()]
-            .map(|door| waits(scope, move || permits(&*door, PermitRequest::of(1), LONG).unwrap()));
-        let watch = Stopwatch::start();
-        held.release().unwrap();
-        // Both hold one at the same time.
-        let both = waiters.map(|waiter| waiter.join().unwrap());
-        assert!(watch.elapsed() < WOKEN, "{:?}", watch.elapsed());
-        both.into_iter().for_each(|held| held.release().unwrap());
+    let holder = bench.open();
+    within(WOKEN, || {
+        let held = permits(&*holder, PermitRequest::of(2), For::Never).unwrap();
+        thread::scope(|scope| {
+            let waiters = [bench.open(), bench.open()].map(|door| {
+                waits(scope, move || permits(&*door, PermitRequest::of(1), LONG).unwrap())
+            });
+            let watch = Stopwatch::start();
+            held.release().unwrap();
+            // Both hold one at the same time.
+            let both = waiters.map(|waiter| waiter.join().unwrap());
+            let took = watch.elapsed();
+            both.into_iter().for_each(|held| held.release().unwrap());
+            took
+        })
     });
 }
 
@@ -159,15 +172,18 @@ fn a_wait_can_be_cancelled_and_leaves_nothing_behind(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
     let held = (lock(&*one, b"m"), permits(&*one, PermitRequest::of(2), For::Never).unwrap());
     let ask = PermitRequest { permits: 2, ..PermitRequest::at(7) };
-    thread::scope(|scope| {
-        let for_lock = waits(scope, || two.lock(b"m", LEASE, For::Ever).err().unwrap().answer);
-        let for_permits = waits(scope, || permits(&*two, ask, For::Ever).err().unwrap());
-        let watch = Stopwatch::start();
-        two.cancel_waits();
-        assert_eq!(for_lock.join().unwrap(), Answer::Interrupted);
-        assert_eq!(for_permits.join().unwrap(), Answer::Interrupted);
-        assert!(watch.elapsed() < WOKEN, "{:?}", watch.elapsed());
-    });
+    let cancel = || {
+        thread::scope(|scope| {
+            let for_lock = waits(scope, || two.lock(b"m", LEASE, For::Ever).err().unwrap().answer);
+            let for_permits = waits(scope, || permits(&*two, ask, For::Ever).err().unwrap());
+            let watch = Stopwatch::start();
+            two.cancel_waits();
+            assert_eq!(for_lock.join().unwrap(), Answer::Interrupted);
+            assert_eq!(for_permits.join().unwrap(), Answer::Interrupted);
+            watch.elapsed()
+        })
+    };
+    within(WOKEN, cancel);
     held.0.release().unwrap();
     held.1.release().unwrap();
     assert_eq!(one.owner(b"m").unwrap(), None);
@@ -197,27 +213,34 @@ fn cancelling_ends_all_waits_of_its_client_and_no_others(bench: &Bench) {
 
 fn a_waiter_is_woken_when_a_lock_is_taken_away(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
-    let held = lock(&*one, b"m");
-    thread::scope(|scope| {
-        let waiter = waits(scope, || two.lock(b"m", LEASE, For::Ever).unwrap());
-        let owner = one.owner(b"m").unwrap().unwrap();
-        let watch = Stopwatch::start();
-        one.force_unlock(b"m", &owner.token).unwrap();
-        waiter.join().unwrap().release().unwrap();
-        assert!(watch.elapsed() < WOKEN, "{:?}", watch.elapsed());
+    within(WOKEN, || {
+        let held = lock(&*one, b"m");
+        let took = thread::scope(|scope| {
+            let waiter = waits(scope, || two.lock(b"m", LEASE, For::Ever).unwrap());
+            let owner = one.owner(b"m").unwrap().unwrap();
+            let watch = Stopwatch::start();
+            one.force_unlock(b"m", &owner.token).unwrap();
+            waiter.join().unwrap().release().unwrap();
+            watch.elapsed()
+        });
+        assert_eq!(answer(held.release()), Answer::Lost);
+        took
     });
-    assert_eq!(answer(held.release()), Answer::Lost);
 }
 
 fn a_waiter_is_woken_when_permits_are_added(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
     let held = permits(&*one, PermitRequest::of(2), For::Never).unwrap();
-    thread::scope(|scope| {
-        let waiter = waits(scope, || permits(&*two, PermitRequest::of(1), For::Ever).unwrap());
-        let watch = Stopwatch::start();
-        one.semaphore(b"s", None, LEASE).unwrap().resize(3).unwrap();
-        waiter.join().unwrap().release().unwrap();
-        assert!(watch.elapsed() < WOKEN, "{:?}", watch.elapsed());
+    let semaphore = one.semaphore(b"s", None, LEASE).unwrap();
+    within(WOKEN, || {
+        semaphore.resize(2).unwrap();
+        thread::scope(|scope| {
+            let waiter = waits(scope, || permits(&*two, PermitRequest::of(1), For::Ever).unwrap());
+            let watch = Stopwatch::start();
+            semaphore.resize(3).unwrap();
+            waiter.join().unwrap().release().unwrap();
+            watch.elapsed()
+        })
     });
     held.release().unwrap();
 }
@@ -227,26 +250,27 @@ fn a_waiter_is_woken_by_a_release_in_another_process(bench: &Bench) {
         return;
     }
     let (ours, (theirs, _driver)) = (bench.open(), bench.elsewhere());
-    for (holder, other) in [(&ours, &theirs), (&theirs, &ours)] {
-        let held =
-            (lock(&**holder, b"m"), permits(&**holder, PermitRequest::of(2), For::Never).unwrap());
-        is_busy(other.lock(b"m", LEASE, For::Never));
-        let owner = other.owner(b"m").unwrap().unwrap();
-        assert_eq!(owner.pid, holder.process());
-        thread::scope(|scope| {
-            let for_lock = waits(scope, || other.lock(b"m", LEASE, For::Ever).unwrap());
-            let for_permits =
-                waits(scope, || permits(&**other, PermitRequest::of(2), For::Ever).unwrap());
-            let (fence, watch) = (held.0.fence(), Stopwatch::start());
-            held.0.release().unwrap();
-            held.1.release().unwrap();
-            let next = for_lock.join().unwrap();
-            assert_safe!(next.fence() > fence, "the fence did not rise");
-            next.release().unwrap();
-            for_permits.join().unwrap().release().unwrap();
-            assert!(watch.elapsed() < WOKEN, "{:?}", watch.elapsed());
-        });
-    }
+    within(WOKEN, || is_woken_by(&*ours, &*theirs));
+    within(WOKEN, || is_woken_by(&*theirs, &*ours));
+}
+
+fn is_woken_by(holder: &dyn Door, other: &dyn Door) -> Duration {
+    let held = (lock(holder, b"m"), permits(holder, PermitRequest::of(2), For::Never).unwrap());
+    is_busy(other.lock(b"m", LEASE, For::Never));
+    let owner = other.owner(b"m").unwrap().unwrap();
+    assert_eq!(owner.pid, holder.process());
+    thread::scope(|scope| {
+        let for_lock = waits(scope, || other.lock(b"m", LEASE, For::Ever).unwrap());
+        let for_permits = waits(scope, || permits(other, PermitRequest::of(2), For::Ever).unwrap());
+        let (fence, watch) = (held.0.fence(), Stopwatch::start());
+        held.0.release().unwrap();
+        held.1.release().unwrap();
+        let next = for_lock.join().unwrap();
+        assert_safe!(next.fence() > fence, "the fence did not rise");
+        next.release().unwrap();
+        for_permits.join().unwrap().release().unwrap();
+        watch.elapsed()
+    })
 }
 
 fn threads_of_several_processes_exclude_each_other(bench: &Bench) {

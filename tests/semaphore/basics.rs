@@ -81,9 +81,8 @@ fn holders_are_known_by_name() {
     let holder = &status.holders[0];
     assert_eq!((holder.token, holder.permits, holder.pid), (held.token(), 3, std::process::id()));
     assert!(!holder.host.is_empty() && holder.since > 1_700_000_000);
-    assert!(
-        holder.remaining > Duration::from_secs(25) && holder.remaining <= Duration::from_secs(32)
-    );
+    // The server keeps them for at least as long as the holder relies on them, by its own clock.
+    assert!(holder.remaining >= held.remaining() && holder.remaining < 2 * LEASE, "{holder:?}");
 }
 
 #[test]
@@ -191,7 +190,7 @@ fn nobody_is_kept_out_by_those_who_write_as_fast_as_they_can() {
         for _ in 0..4 {
             let semaphore = bench.semaphore(100);
             scope.spawn(move || {
-                for _ in 0..3000 {
+                for _ in 0..500 {
                     let mut permit = semaphore.acquire().unwrap();
                     assert_eq!(permit.release().unwrap(), Release::Released);
                 }

@@ -115,18 +115,23 @@ fn who_was_overtaken_often_enough_comes_next() {
     crew.waits("old", of(1, -1));
     crew.waits("patient", Request { permits: 1, priority: -2, ages: false });
     crew.waits("high", of(1, 7));
-    for turn in 1..=MOST_OVERTAKEN {
+    let is_old = || bench.queue().iter().any(|line| line.ends_with(&format!("#{MOST_OVERTAKEN}")));
+    // Nobody is overtaken by a waiter that finds the permit free when it joins.
+    for turn in 1..=3 * MOST_OVERTAKEN {
         crew.waits("high", of(1, 7));
         drop(held);
         let (name, permit) = gets.recv_timeout(PATIENCE).unwrap();
         assert_eq!(name, "high", "turn {turn}");
         held = permit;
         bench.until(|| bench.queue().len() == 3);
+        if is_old() {
+            break;
+        }
     }
-    crew.waits("high", of(1, 7));
+    assert!(is_old(), "{:?}", bench.queue());
     drop(held);
-    let order: Vec<_> = (0..4).map(|_| gets.recv_timeout(PATIENCE).unwrap().0).collect();
-    assert_eq!(order, ["old", "high", "high", "patient"]);
+    let order: Vec<_> = (0..3).map(|_| gets.recv_timeout(PATIENCE).unwrap().0).collect();
+    assert_eq!(order, ["old", "high", "patient"]);
 }
 
 #[test]
@@ -220,6 +225,8 @@ fn the_rest_of_what_was_gathered_goes_to_those_behind() {
     let held = all(&semaphore, 2);
     let crew = Crew { bench: &bench, permits: 5, semaphore: Bench::frozen, got };
     crew.waits("four", of(4, 0));
+    // Otherwise three permits are free for the other.
+    bench.until_reserved();
     crew.waits("one", of(1, 0));
     drop(held);
     let mut have: Vec<_> = (0..2).map(|_| gets.recv_timeout(PATIENCE).unwrap()).collect();

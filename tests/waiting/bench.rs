@@ -41,6 +41,8 @@ pub(crate) struct Bench {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) lock: Key,
     pub(crate) queue: Key,
+    /// The batches that clients with a hook are at.
+    at_work: Arc<AtomicUsize>,
 }
 
 impl Bench {
@@ -48,7 +50,7 @@ impl Bench {
         let server = Memcached::start();
         let lock = Keyspace::default().lock(b"m");
         let queue = lock.waiters();
-        Bench { store: connect(&server), server, lock, queue }
+        Bench { store: connect(&server), server, lock, queue, at_work: Arc::default() }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -82,7 +84,9 @@ impl Bench {
         // One by one: the operations of a batch are not atomic together.
         let server = connect(&self.server);
         let guarantees = Guarantees { order, ..server.guarantees() };
+        let at_work = Arc::clone(&self.at_work);
         let store = intercepted_as(guarantees, server, move |server, route, ops| {
+            at_work.fetch_add(1, Ordering::SeqCst);
             let one = |op: &Op<'_>| {
                 let fate = (hook.lock().unwrap())(op);
                 if fate == Fate::RequestLost {
@@ -91,7 +95,9 @@ impl Bench {
                 let reply = server.run(route, &[*op])?.remove(0);
                 if fate == Fate::ReplyLost { Err(lost()) } else { Ok(reply) }
             };
-            ops.iter().map(one).collect()
+            let replies = ops.iter().map(one).collect();
+            at_work.fetch_sub(1, Ordering::SeqCst);
+            replies
         });
         Client::with_store(store, clock)
     }
@@ -110,6 +116,13 @@ impl Bench {
     #[track_caller]
     pub(crate) fn until_waiting(&self, count: usize) {
         until(|| self.waiters().len() == count);
+    }
+
+    /// Until there are so many waiters, and none with a hook is still joining.
+    #[track_caller]
+    pub(crate) fn until_joined(&self, count: usize) {
+        self.until_waiting(count);
+        until(|| self.at_work.load(Ordering::SeqCst) == 0);
     }
 
     /// Until there are so many waiters, and the holder can know of one.
@@ -205,6 +218,7 @@ pub(crate) fn in_line(client: &Client) -> InLine {
     InLine { got, cancel }
 }
 
+#[track_caller]
 pub(crate) fn gets(waiter: &Receiver<Lock>) -> Lock {
     waiter.recv_timeout(PATIENCE).expect("the waiter was not told")
 }
