@@ -150,6 +150,15 @@ pub fn poll_until<T>(limit: Duration, mut answer: impl FnMut() -> Option<T>) -> 
     }
 }
 
+/// Runs a command to its end.
+///
+/// # Panics
+/// When it cannot be run or fails.
+pub fn run(mut command: Command) {
+    let ran = command.output().unwrap_or_else(|why| panic!("{command:?}: {why}"));
+    assert!(ran.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ran.stderr));
+}
+
 /// Waits until the condition holds, which must happen, however slow the machine. `what` names it.
 #[track_caller]
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {

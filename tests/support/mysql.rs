@@ -1,11 +1,13 @@
 //! Real MariaDB servers.
 
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::launch::nobody;
+use crate::launch::{nobody, run};
 use crate::process::{Program, Server, ServerProcess};
 
 /// The database of the tests.
@@ -31,24 +33,12 @@ impl MariaDb {
     /// When it does not come up.
     #[must_use]
     pub fn start(args: &[&str]) -> MariaDb {
-        let name = format!("memlock-mysql-{}-{:p}", std::process::id(), &raw const args);
-        let directory = std::env::temp_dir().join(name);
-        let _ = fs::remove_dir_all(&directory);
-        fs::create_dir(&directory).expect("a directory for the server");
-        let (user, group) = nobody();
-        // Fails for a user who cannot be another one, and need not be.
-        let _ = std::os::unix::fs::chown(&directory, Some(user), Some(group));
-        let args = args.iter().map(ToString::to_string).collect();
-        let cleaner = clean_up_after(&directory);
-        let settings = Settings { directory: directory.clone(), args, cleaner };
-        settings.install();
-        let process = ServerProcess::start(settings);
-        let server = MariaDb { process, directory, parameters: "" };
-        server.sql(&format!(
-            "CREATE DATABASE {DATABASE}; CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}';
-             GRANT ALL ON {DATABASE}.* TO {USER}@'%'"
-        ));
-        server
+        let settings = Settings::new(args);
+        let mut copy = Command::new("cp");
+        copy.arg("-a").arg(template().data()).arg(&settings.directory);
+        run(copy);
+        let directory = settings.directory.clone();
+        MariaDb { process: ServerProcess::start(settings), directory, parameters: "" }
     }
 
     /// As [`MariaDb::start`], but does not wait for the disk: for tests that do not kill it.
@@ -112,13 +102,42 @@ struct Settings {
 }
 
 impl Settings {
-    /// Writes the system tables.
+    /// With an empty directory.
+    fn new(args: &[&str]) -> Settings {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let name = format!("memlock-mysql-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name);
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).expect("a directory for the server");
+        let (user, group) = nobody();
+        // Fails for a user who cannot be another one, and need not be.
+        let _ = std::os::unix::fs::chown(&directory, Some(user), Some(group));
+        let args = args.iter().map(ToString::to_string).collect();
+        let cleaner = clean_up_after(&directory);
+        Settings { directory, args, cleaner }
+    }
+
+    /// Writes the system tables, the database and its user.
     fn install(&self) {
         let mut command = self.program("mariadb-install-db");
         command.args(["--auth-root-authentication-method=normal", "--skip-test-db"]);
         command.arg("--skip-name-resolve");
-        let output = command.output().unwrap_or_else(|why| panic!("mariadb-install-db: {why}"));
-        assert!(output.status.success(), "{output:?}");
+        run(command);
+        let statements = self.directory.join("statements");
+        // A line is a statement.
+        let text = format!(
+            "FLUSH PRIVILEGES;\nCREATE DATABASE {DATABASE};\n\
+             CREATE USER {USER}@'%' IDENTIFIED BY '{PASSWORD}';\nGRANT ALL ON {DATABASE}.* TO {USER}@'%';\n"
+        );
+        fs::write(&statements, text).expect("a file of the server's");
+        let mut command = self.program("mariadbd");
+        command.arg("--bootstrap").stdin(File::open(&statements).expect("the file"));
+        run(command);
+    }
+
+    fn data(&self) -> PathBuf {
+        self.directory.join("data")
     }
 
     fn program(&self, name: &str) -> Command {
@@ -129,8 +148,9 @@ impl Settings {
         // A server that starts removes the temporary tables of others.
         command.env("TMPDIR", &self.directory);
         command.arg("--no-defaults");
-        command.arg(format!("--datadir={}", self.directory.join("data").display()));
-        command.arg("--innodb-log-file-size=32M");
+        command.arg(format!("--datadir={}", self.data().display()));
+        // Less to copy.
+        command.arg("--innodb-log-file-size=8M");
         // SAFETY: getuid has no preconditions.
         if unsafe { libc::getuid() } == 0 {
             let (user, group) = nobody();
@@ -162,6 +182,16 @@ impl Drop for Settings {
         drop(self.cleaner.stdin.take());
         let _ = self.cleaner.wait();
     }
+}
+
+/// Files of a server, which are made once in this process, and copied for each server.
+fn template() -> &'static Settings {
+    static TEMPLATE: OnceLock<Settings> = OnceLock::new();
+    TEMPLATE.get_or_init(|| {
+        let settings = Settings::new(&[]);
+        settings.install();
+        settings
+    })
 }
 
 fn socket_in(directory: &Path) -> PathBuf {

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::launch::{START_LIMIT, nobody, poll_until};
+use crate::launch::{START_LIMIT, nobody, poll_until, run};
 use crate::process::{Program, Server, ServerProcess};
 
 /// A running server, and the files that it has. Everybody may log in as `memlock`, who owns the
@@ -251,6 +251,8 @@ fn template() -> &'static Path {
         let mut init = program("initdb");
         init.arg("-D").arg(files.join("data"));
         init.args(["-A", "trust", "-U", "memlock", "--no-sync", "-E", "UTF8", "--locale", "C"]);
+        // Less to copy.
+        init.arg("--wal-segsize=1");
         run(init);
         (files, std::process::id())
     });
@@ -263,11 +265,6 @@ fn create(files: &Path) {
     let _ = fs::remove_dir_all(files);
     fs::create_dir(files).expect("the directory of a server");
     give(files);
-}
-
-fn run(mut command: Command) {
-    let ran = command.output().unwrap_or_else(|why| panic!("{command:?}: {why}"));
-    assert!(ran.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ran.stderr));
 }
 
 /// A program of PostgreSQL, run by a user that is not root.
