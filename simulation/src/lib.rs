@@ -7,6 +7,7 @@
 mod actors;
 mod adapters;
 mod oracle;
+mod regressions;
 pub mod report;
 mod rng;
 mod run;

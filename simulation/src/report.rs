@@ -1,12 +1,14 @@
 //! Reports on the terminal.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use memlock_core::mutation::Mutation;
 
 use crate::oracle::Tally;
+use crate::regressions::{self, Regression};
 use crate::run::{Outcome, run};
 use crate::time::MILLI;
 
@@ -23,17 +25,15 @@ struct Sum {
     failures: Vec<(u64, String)>,
 }
 
-/// Runs seeds from `first` on, on all processors. With a mutation, stops at the first failure.
-fn run_all(first: u64, count: u64, mutation: Option<Mutation>) -> Sum {
-    let next = AtomicU64::new(first);
+/// Runs these seeds, on all processors. With a mutation, stops at the first failure.
+fn run_all(seeds: impl Iterator<Item = u64> + Send, mutation: Option<Mutation>) -> Sum {
+    let seeds = Mutex::new(seeds);
+    let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
     let enough = AtomicBool::new(false);
     let sum = Mutex::new(Sum::default());
     let work = || {
         while !enough.load(Ordering::Relaxed) {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= first + count {
-                return;
-            }
+            let Some(seed) = next() else { return };
             let mut outcome = run(seed, mutation, false);
             if seed.is_multiple_of(TWICE) && run(seed, mutation, false).digest != outcome.digest {
                 outcome.violation = Some("two runs of this seed are not the same".to_owned());
@@ -75,11 +75,16 @@ impl Sum {
     }
 }
 
-/// Runs many seeds. False if one failed.
+/// Runs the recorded seeds, and as many as `count` from `first` on. False if one failed.
 pub fn seeds(first: u64, count: u64) -> bool {
-    println!("{count} seeds from {first} on: make sim FIRST={first} SEEDS={count}");
+    let Some(recorded) = recorded() else { return false };
+    println!(
+        "{} recorded seeds, and {count} from {first} on: make sim FIRST={first} SEEDS={count}",
+        recorded.len()
+    );
     let began = Instant::now();
-    let sum = run_all(first, count, None);
+    let recorded = recorded.into_iter().map(|regression| regression.seed);
+    let sum = run_all(recorded.chain(first..first.saturating_add(count)), None);
     let Tally { grants, permits, refusals, errors, lost, inserts, renewed_holds, renewals, .. } =
         sum.tally;
     println!(
@@ -108,21 +113,68 @@ pub fn seed(seed: u64, mutation: Option<&str>) -> bool {
     outcome.violation.is_none()
 }
 
-/// Tests one mutation after another, or only the one of that name. False if one was not found.
-pub fn mutations(count: u64, name: Option<&str>) -> bool {
+/// Tests one mutation after another, or only the one of that name: with the recorded seed and then
+/// seeds from 1 on, or with seeds from `first` on. False if one was not found.
+pub fn mutations(count: u64, first: Option<u64>, name: Option<&str>) -> bool {
+    let Some(recorded) = recorded() else { return false };
+    let recorded = if first.is_none() { recorded } else { Vec::new() };
     let is_wanted = |mutation: &Mutation| name.is_none_or(|name| format!("{mutation:?}") == name);
-    let mut all = Mutation::ALL.iter().any(is_wanted);
+    let wanted: Vec<Mutation> = Mutation::ALL.into_iter().filter(is_wanted).collect();
+    let found = search(&wanted, &recorded, first.unwrap_or(1), count);
+    let stale = found.iter().filter(|regression| !recorded.contains(regression)).count();
+    if first.is_none() && stale > 0 {
+        println!(
+            "{stale} were found by other seeds than recorded: `make sim-record` records these."
+        );
+    }
+    !wanted.is_empty() && found.len() == wanted.len()
+}
+
+/// Tests all mutations like [`mutations`], and records the seeds that find them. False if one was
+/// not found.
+pub fn record(count: u64) -> bool {
+    let Some(recorded) = recorded() else { return false };
+    let found = search(&Mutation::ALL, &recorded, 1, count);
+    let all = found.len() == Mutation::ALL.len();
+    let errors = recorded.into_iter().filter(Regression::is_of_an_error);
+    told(regressions::write(&errors.chain(found).collect::<Vec<_>>())).is_some() && all
+}
+
+/// The recorded seeds, unless they cannot be read.
+fn recorded() -> Option<Vec<Regression>> {
+    told(regressions::read())
+}
+
+/// What is there, unless there is an error, which is told.
+fn told<T>(result: io::Result<T>) -> Option<T> {
+    result.inspect_err(|error| println!("{error}")).ok()
+}
+
+/// The seeds that find these mutations: the recorded ones, or else one from `first` on.
+fn search(
+    mutations: &[Mutation],
+    recorded: &[Regression],
+    first: u64,
+    count: u64,
+) -> Vec<Regression> {
     println!("| mutation | found after | what was seen |\n| --- | ---: | --- |");
-    for mutation in Mutation::ALL.into_iter().filter(is_wanted) {
+    let mut seeds = Vec::new();
+    for &mutation in mutations {
         let began = Instant::now();
-        let sum = run_all(1, count, Some(mutation));
-        let found = sum.failures.first();
-        all &= found.is_some();
-        let seen = found.map_or("NOT FOUND".to_owned(), |(seed, violation)| {
-            format!("seed {seed}: {violation}")
-        });
+        let known = recorded.iter().filter(|regression| regression.found(mutation));
+        let mut sum = run_all(known.map(|regression| regression.seed), Some(mutation));
+        if sum.failures.is_empty() {
+            sum = run_all(first..first.saturating_add(count), Some(mutation));
+        }
+        let seen = match sum.failures.first() {
+            Some((seed, violation)) => {
+                seeds.push(Regression::of(mutation, *seed));
+                format!("seed {seed}: {violation}")
+            }
+            None => "NOT FOUND".to_owned(),
+        };
         let millis = began.elapsed().as_nanos() as u64 / MILLI;
         println!("| {mutation:?} | {} runs, {:.1} s | {seen} |", sum.runs, millis as f64 / 1e3);
     }
-    all
+    seeds
 }
