@@ -20,15 +20,14 @@ CARGO ?= cargo
 # One version for all: that of Cargo.toml. The soname's number is that of memlock-ffi/build.rs.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 SONAME := libmemlock.so.0
-# The tests are built with PROFILE=dev, all in one folder and with one set of features.
+# The tests are built with PROFILE=dev and all at once, so that each crate is compiled once.
 PROFILE ?= release
 BUILT = target/$(PROFILE:dev=debug)
-WORKSPACE := --workspace --exclude memlock-py
-BUILD = $(CARGO) build --profile $(PROFILE) $(if $(filter dev,$(PROFILE)),$(WORKSPACE),-p $(1))
+BUILD = $(CARGO) build --profile $(PROFILE) $(if $(filter dev,$(PROFILE)),--workspace --lib --bins --tests,-p $(1))
+# The Python module is not linked with a Python; maturin says so too.
+export PYO3_BUILD_EXTENSION_MODULE := 1
 VENV := target/venv
 PYTHON := $(abspath $(VENV))/bin/python
-CBINDGEN_VERSION := 0.29.4
-CBINDGEN := target/tools/bin/cbindgen
 CARGO_FUZZ_VERSION := 0.13.2
 CARGO_FUZZ := target/tools/bin/cargo-fuzz
 SECONDS ?= 20
@@ -81,15 +80,17 @@ dedupe: build ## show jobs that are handed in many times and done once, with pro
 SUITES := rust native install python
 TEST := CARGO=$(CARGO) PYTHON=$(PYTHON) tests/run
 NEEDS_rust := cc c++ memcached redis-server postgresql pgbouncer mariadbd mariadb openssl ip nft
-NEEDS_native := cc c++ valgrind memcached python3
+NEEDS_native := cc c++ memcached python3
 NEEDS_install := cc c++ pkg-config cmake memcached
 NEEDS_python := memcached postgresql mariadbd faketime python-testsuite
 
 test test-rust test-native test-install test-python: export PROFILE := dev
 
 .PHONY: test
-test: build command build-examples python $(VENV)/.test ## run all tests
-	@packaging/need $(foreach suite,$(SUITES),$(NEEDS_$(suite)))
+test: ## run all tests
+	@packaging/need python3 venv $(foreach suite,$(SUITES),$(NEEDS_$(suite)))
+	+$(MAKE) -j2 --no-print-directory build $(VENV)/.test
+	+$(MAKE) --no-print-directory python
 	$(TEST) $(SUITES)
 
 .PHONY: test-rust
@@ -112,21 +113,24 @@ test-python: python $(VENV)/.test ## the Python tests, types included; the rate 
 	@packaging/need $(NEEDS_python)
 	$(TEST) python
 
+.PHONY: gate
+gate: ## what decides about a change: .ci/run
+	.ci/run
+
 .PHONY: prove
 prove: build command python $(VENV)/.test ## search for what no test has seen, and measure what takes real time (PARTS=… for some, SEED=… for the same again; 40 minutes)
-	@packaging/need $(foreach suite,$(SUITES),$(NEEDS_$(suite)))
+	@packaging/need valgrind $(foreach suite,$(SUITES),$(NEEDS_$(suite)))
 	CARGO=$(CARGO) PYTHON=$(PYTHON) tests/prove $(PARTS) $(if $(SEED),--seed $(SEED))
 
 # The simulation's hooks are in no other build: so it has a place of its own.
 SIMULATE := RUSTFLAGS="--cfg memlock_sim" $(CARGO)
-SIMULATION := target/simulation/release/simulation
+SIMULATION := target/simulation/simulation/simulation
 SEEDS ?= 20000
-FIRST ?= 1
 
 .PHONY: simulation
 simulation:
 	@packaging/need cc
-	$(SIMULATE) build --release -q -p memlock-simulation --target-dir target/simulation
+	$(SIMULATE) build --profile simulation -q -p memlock-simulation --target-dir target/simulation
 
 .PHONY: sim
 sim: simulation ## run memlock in a simulated world (SEEDS=20000 FIRST=1; SEED=n replays one)
@@ -134,9 +138,13 @@ sim: simulation ## run memlock in a simulated world (SEEDS=20000 FIRST=1; SEED=n
 
 .PHONY: sim-mutations
 # A mutation is searched for until it is found; the rarest takes some 40,000 seeds.
-sim-mutations: SEEDS := 200000
-sim-mutations: simulation ## mutation tests: put faults into memlock, one after another; the simulation must find each
-	$(SIMULATION) mutations $(SEEDS)
+sim-mutations sim-record: SEEDS := 200000
+sim-mutations: simulation ## mutation tests: put faults into memlock, one after another; the simulation must find each (FIRST=n searches)
+	$(SIMULATION) mutations $(SEEDS) $(FIRST)
+
+.PHONY: sim-record
+sim-record: simulation ## record in simulation/regressions by which seed each mutation is found
+	$(SIMULATION) record $(SEEDS)
 
 .PHONY: sanitize
 sanitize: ## watch the code run: model tests, Miri, thread and address sanitizers, leaks (PARTS=… for some; wants nightly)
@@ -177,37 +185,38 @@ fuzz: $(CARGO_FUZZ) ## replay the fuzzers' corpora and fuzz each target for SECO
 	CARGO=$(CARGO) fuzz/run --seconds $(SECONDS) $(TARGETS)
 
 .PHONY: check
-check: $(CBINDGEN) $(VENV)/.test ## formatting, lints, import circles, links in the docs, and whether the C header is up to date
+check: $(VENV)/.test ## formatting, lints, import circles, links in the docs
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	$(SIMULATE) clippy -q -p memlock-simulation --target-dir target/simulation -- -D warnings
-	RUSTFLAGS="--cfg shuttle" $(CARGO) clippy -q -p memlock-core --lib --tests --target-dir target/sanitize/shuttle -- -D warnings
-	RUSTFLAGS="--cfg fuzzing" $(CARGO) clippy -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzzing -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
 	tests/circles memlock-core memlock-py memlock-cli memlock-ffi simulation
 	tests/docs/links
 	$(RUFF) check . $(SCRIPTS)
 	$(RUFF) format --check . $(SCRIPTS)
-	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --verify --output include/memlock.h memlock-ffi \
-	  || { echo "include/memlock.h is not what memlock-ffi/src says: run 'make header'."; exit 1; }
 
-.PHONY: check-features
-check-features: ## lints with each store alone
+.PHONY: check-builds
+check-builds: ## lints of other builds than that of the tests: the simulation, the models, the fuzzers' targets, each store alone
+	$(SIMULATE) clippy --profile simulation -q -p memlock-simulation --target-dir target/simulation -- -D warnings
+	RUSTFLAGS="--cfg shuttle" $(CARGO) clippy -q -p memlock-core --lib --tests --target-dir target/sanitize/shuttle -- -D warnings
+	RUSTFLAGS="--cfg fuzzing" $(CARGO) clippy -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzzing -- -D warnings
 	for store in memcached mysql postgresql redis sqlite; do \
 	  $(CARGO) clippy -q -p memlock-ffi --no-default-features --features $$store -- -D warnings || exit 1; \
 	  echo "$$store alone: no warnings"; \
 	done
 
 .PHONY: header
-header: $(CBINDGEN) ## write include/memlock.h anew from memlock-ffi/src
-	$(CBINDGEN) -q --config memlock-ffi/cbindgen.toml --crate memlock-ffi --output include/memlock.h memlock-ffi
+header: ## write include/memlock.h anew from memlock-ffi/src
+	MEMLOCK_WRITE_HEADER=1 $(CARGO) test -q --workspace --test header
 
 .PHONY: fmt
 fmt: $(VENV)/.test ## format Rust and Python
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 	$(RUFF) format . $(SCRIPTS)
+
+# The static library without the symbols that only it needs, and without debug information.
+ARCHIVE = $(BUILT)/installed/libmemlock.a
 
 .PHONY: install
 install: build command ## install the command, libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)
@@ -224,9 +233,11 @@ install: build command ## install the command, libraries, headers, pkg-config an
 	install -m 755 $(BUILT)/libmemlock.so $(DESTDIR)$(LIBDIR)/libmemlock.so.$(VERSION)
 	ln -sf libmemlock.so.$(VERSION) $(DESTDIR)$(LIBDIR)/$(SONAME)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libmemlock.so
-	install -m 644 $(BUILT)/libmemlock.a $(DESTDIR)$(LIBDIR)/libmemlock.a
-	packaging/hide-symbols $(DESTDIR)$(LIBDIR)/libmemlock.a $(BUILT)/libmemlock.so
-	strip --strip-debug $(DESTDIR)$(LIBDIR)/libmemlock.a
+	if ! [ $(ARCHIVE) -nt $(BUILT)/libmemlock.a ]; then \
+	  install -D -m 644 $(BUILT)/libmemlock.a $(ARCHIVE).new && strip --strip-debug $(ARCHIVE).new && \
+	  packaging/hide-symbols $(ARCHIVE).new $(BUILT)/libmemlock.so && mv $(ARCHIVE).new $(ARCHIVE); \
+	fi
+	install -m 644 $(ARCHIVE) $(DESTDIR)$(LIBDIR)/libmemlock.a
 	install -m 644 include/memlock.h include/memlock.hpp $(DESTDIR)$(INCLUDEDIR)
 	for file in memlock.pc memlock-config.cmake memlock-config-version.cmake; do \
 	  case $$file in *.pc) to=pkgconfig ;; *) to=cmake/memlock ;; esac; \
@@ -241,9 +252,18 @@ install: build command ## install the command, libraries, headers, pkg-config an
 clean: ## remove everything that was built
 	$(CARGO) clean
 
+INSTALL_MODULE_release = $(PYTHON) -m pip install -q --disable-pip-version-check ./memlock-py
+# What maturin would build anew, with features of its own.
+define INSTALL_MODULE_dev
+$(call BUILD)
+folder=$$($(PYTHON) -c 'import sysconfig; print(sysconfig.get_path("platlib"))')/memlock && rm -rf $$folder && \
+  cp -r memlock-py/python/memlock $$folder && cp $(BUILT)/lib_memlock.so $$folder/_memlock.abi3.so && \
+  $(PYTHON) -m compileall -q $$folder
+endef
+
 .PHONY: python
 python: $(VENV)/bin/python
-	MATURIN_PEP517_ARGS="--profile $(PROFILE)" $(PYTHON) -m pip install -q --disable-pip-version-check ./memlock-py
+	$(INSTALL_MODULE_$(PROFILE))
 
 $(VENV)/bin/python:
 	@packaging/need python3 venv cc
@@ -257,10 +277,6 @@ $(VENV)/.bench: $(VENV)/bin/python packaging/bench-requirements.txt
 	@packaging/need cc pkg-config libmemcached libpq libmariadb zlib python-headers
 	$(PYTHON) -m pip install -q --disable-pip-version-check -r packaging/bench-requirements.txt
 	touch $@
-
-$(CBINDGEN):
-	@packaging/need cc
-	$(CARGO) install -q cbindgen --version =$(CBINDGEN_VERSION) --locked --root target/tools
 
 $(CARGO_FUZZ):
 	@packaging/need cc

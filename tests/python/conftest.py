@@ -10,6 +10,15 @@ import pytest
 from databases import MariaDb, Postgres
 from support import Memcached, MemcachedText
 
+WITH_DATABASES = ("fence_guard", "lost_updates", "release_in", "transactions", "wall_clock")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of several workers, one runs all tests with databases: so each database is started once."""
+    for item in items:
+        if item.path.stem.removeprefix("test_").startswith(WITH_DATABASES):
+            item.add_marker(pytest.mark.xdist_group("databases"))
+
 
 @pytest.fixture(scope="session")
 def shared_server() -> Iterator[Memcached]:

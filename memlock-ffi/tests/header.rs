@@ -1,0 +1,18 @@
+//! The C header is what the sources of the C library say.
+
+use std::path::Path;
+
+const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../include/memlock.h");
+
+/// With MEMLOCK_WRITE_HEADER it is written anew: `make header`.
+#[test]
+fn the_header_is_up_to_date() {
+    let bindings = cbindgen::generate(Path::new(env!("CARGO_MANIFEST_DIR"))).unwrap();
+    let mut generated = Vec::new();
+    bindings.write(&mut generated);
+    if std::env::var_os("MEMLOCK_WRITE_HEADER").is_some() {
+        std::fs::write(HEADER, &generated).unwrap();
+    }
+    let is_up_to_date = std::fs::read(HEADER).unwrap() == generated;
+    assert!(is_up_to_date, "include/memlock.h is not what memlock-ffi/src says: `make header`");
+}
