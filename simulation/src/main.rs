@@ -31,7 +31,8 @@ fn main() -> std::process::ExitCode {
         (Some("record"), Some(count)) => memlock_simulation::report::record(count),
         _ => {
             eprintln!(
-                "usage: simulation seeds COUNT [FIRST] | seed SEED [MUTATION] | mutations COUNT [FIRST] [MUTATION] | record COUNT"
+                "usage: simulation seeds COUNT [FIRST] | seed SEED [MUTATION] \
+                 | mutations COUNT [FIRST] [MUTATION] | record COUNT"
             );
             return std::process::ExitCode::from(2);
         }

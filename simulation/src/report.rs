@@ -137,16 +137,16 @@ pub fn record(count: u64) -> bool {
     let found = search(&Mutation::ALL, &recorded, 1, count);
     let all = found.len() == Mutation::ALL.len();
     let errors = recorded.into_iter().filter(Regression::is_of_an_error);
-    told(regressions::write(&errors.chain(found).collect::<Vec<_>>())).is_some() && all
+    ok_or_print(regressions::write(&errors.chain(found).collect::<Vec<_>>())).is_some() && all
 }
 
 /// The recorded seeds, unless they cannot be read.
 fn recorded() -> Option<Vec<Regression>> {
-    told(regressions::read())
+    ok_or_print(regressions::read())
 }
 
-/// What is there, unless there is an error, which is told.
-fn told<T>(result: io::Result<T>) -> Option<T> {
+/// The value of a result. An error is printed.
+fn ok_or_print<T>(result: io::Result<T>) -> Option<T> {
     result.inspect_err(|error| println!("{error}")).ok()
 }
 

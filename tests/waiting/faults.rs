@@ -202,7 +202,7 @@ fn a_panic_of_the_one_who_hands_over_leaves_no_waiter_hanging() {
     let client = Client::with_store(store, Arc::new(SystemClock));
     let mut held = lock(&client);
     let waiting = in_line(&client);
-    // Who knows of no waiter deletes the lock instead.
+    // A holder that knows of no waiter deletes the lock instead.
     bench.until_marked();
     armed.store(true, Ordering::SeqCst);
     assert!(catch_unwind(AssertUnwindSafe(|| held.unlock().map(|_| ()))).is_err());
