@@ -115,6 +115,8 @@ class Postgres(Database):
         )
         settings = ["listen_addresses=127.0.0.1", "fsync=off", "synchronous_commit=off"]
         settings += ["unix_socket_directories=", "max_prepared_transactions=5"]
+        # In its files, so that nothing is left of a server that was killed.
+        settings += ["dynamic_shared_memory_type=mmap"]
         options = [word for setting in settings for word in ("-c", setting)]
         self.start(
             "postgres", "-D", data, "-p", str(self.port), *options,

@@ -207,6 +207,8 @@ impl Program for Settings {
         command.arg(path_of("postgres")).arg("-D").arg(self.files.join("data"));
         command.arg("-k").arg(&self.files).args(["-p", &port.to_string()]);
         command.args(["-c", "listen_addresses=127.0.0.1", "-c", "shared_buffers=16MB"]);
+        // In its files, so that nothing is left of a server that was killed.
+        command.args(["-c", "dynamic_shared_memory_type=mmap"]);
         for setting in &self.settings {
             command.args(["-c", setting]);
         }
