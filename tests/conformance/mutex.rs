@@ -199,7 +199,9 @@ fn impossible_names_and_leases_are_refused(bench: &Bench) {
     {
         assert_eq!(answer(door.lock(b"m", lease, For::Never)), Answer::Invalid, "{lease:?}");
     }
-    for lease in [Duration::from_secs(1), 29 * DAY, 30 * DAY, 31 * DAY, 366 * DAY] {
+    // The shortest one, which may have ended by the next call.
+    drop(door.lock(b"brief", Duration::from_secs(1), For::Never).unwrap());
+    for lease in [29 * DAY, 30 * DAY, 31 * DAY, 366 * DAY] {
         let held = door.lock(b"m", lease, For::Never).unwrap();
         assert_eq!(answer(door.lock(b"m", LEASE, For::Never)), Answer::Busy, "{lease:?}");
         held.release().unwrap();

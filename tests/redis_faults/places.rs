@@ -116,9 +116,11 @@ fn a_unix_socket_that_may_not_be_used_is_named() {
     let socket = directory.join("redis.sock");
     let server =
         Redis::start(&["--unixsocket", socket.to_str().unwrap(), "--unixsocketperm", "700"]);
-    // Where it is built, others may not look.
+    // Where it is built, others may not look. A child of another test could have a file open that we write.
     let program = directory.join("visitor");
-    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    let mut copy = std::process::Command::new("cp");
+    copy.arg(std::env::current_exe().unwrap()).arg(&program);
+    memlock_tests::launch::run(copy);
     let mut visitor = std::process::Command::new(program);
     visitor.args(["places::visitor", "--exact"]).env("MEMLOCK_TEST_REDIS_SOCKET", url_of(&socket));
     // SAFETY: geteuid always succeeds.
