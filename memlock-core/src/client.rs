@@ -46,9 +46,18 @@ impl Client {
     /// [`ErrorKind::Config`](crate::ErrorKind::Config) for a URL that cannot be parsed; the error
     /// lists the known schemes or parameters.
     pub fn connect(url: &str) -> Result<Client> {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        Client::with_clock(url, Arc::new(SystemClock))
+    }
+
+    /// The same, with waits and leases by the caller's clock, and the store by the machine's: for
+    /// tests.
+    ///
+    /// # Errors
+    /// Those of [`Client::connect`].
+    pub fn with_clock(url: &str, clock: Arc<dyn Clock>) -> Result<Client> {
         let mut url = Url::parse(url)?;
-        let store = schemes::open(&mut url, &clock)?;
+        let of_the_machine: Arc<dyn Clock> = Arc::new(SystemClock);
+        let store = schemes::open(&mut url, &of_the_machine)?;
         let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())
             .map_err(|error| url.refused("prefix", error))?;
         let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;

@@ -9,7 +9,9 @@ use memlock_core::Answer;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::store::schemes;
 use memlock_tests::assert_safe;
-use memlock_tests::doors::{Door, Driver, For, Held, Language, Outcome, Remote, WaitingThread};
+use memlock_tests::doors::{
+    Door, Driver, For, Held, Language, Outcome, Remote, Rust, WaitingThread,
+};
 
 use crate::stores::{Instance, Store};
 
@@ -20,13 +22,16 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A waiter that is woken takes a few milliseconds; one that is not woken looks by itself after
 /// 850 ms at the earliest. This is between the two, to be measured by a `Stopwatch`.
 pub(crate) const WOKEN: Duration = Duration::from_millis(600);
-/// Measures it until it takes less than the limit, at most five times: a busy machine makes one take
-/// longer, and what is wrong takes longer each time.
+/// A busy machine makes an attempt take longer, or in another order; what is wrong does so each
+/// time.
+pub(crate) const ATTEMPTS: usize = 5;
+
+/// Measures it until it takes less than the limit.
 #[track_caller]
 pub(crate) fn within(limit: Duration, measure: impl FnMut() -> Duration) {
-    let times = std::iter::repeat_with(measure).take(5).take_while(|took| *took >= limit);
+    let times = std::iter::repeat_with(measure).take(ATTEMPTS).take_while(|took| *took >= limit);
     let times: Vec<_> = times.collect();
-    assert!(times.len() < 5, "never less than {limit:?}: {times:?}");
+    assert!(times.len() < ATTEMPTS, "never less than {limit:?}: {times:?}");
 }
 
 /// A wait that must not end by its limit.
@@ -56,6 +61,29 @@ impl Bench {
             let driver = self.driver.get_or_init(|| self.language.driver());
             Box::new(Remote::open(driver, url).unwrap())
         })
+    }
+
+    /// Another client, for one that waits and must be woken. In Rust, no time passes for it: it
+    /// never looks by itself, and a wake-up that is lost is a test that hangs and is ended.
+    pub(crate) fn open_sleeper(&self) -> Box<dyn Door> {
+        match self.language {
+            Language::Rust => Box::new(Rust::frozen(&self.place.url).unwrap()),
+            _ => self.open(),
+        }
+    }
+
+    /// How often a sleeper's wait is tried until it is as it must be: in Rust once.
+    pub(crate) fn attempts(&self) -> usize {
+        if self.language == Language::Rust { 1 } else { ATTEMPTS }
+    }
+
+    /// That a sleeper is woken, by how long its wait takes. In Rust, that it ends.
+    #[track_caller]
+    pub(crate) fn is_woken(&self, mut wait: impl FnMut() -> Duration) {
+        match self.language {
+            Language::Rust => drop(wait()),
+            _ => within(WOKEN, wait),
+        }
     }
 
     /// A client in another process and in another language.

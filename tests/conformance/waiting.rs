@@ -66,8 +66,8 @@ fn a_wait_ends_at_its_limit_with_nothing_held(bench: &Bench) {
 }
 
 fn a_waiter_gets_what_comes_free(bench: &Bench) {
-    let (one, two) = (bench.open(), bench.open());
-    within(WOKEN, || gets_what_comes_free(&*one, &*two));
+    let (one, two) = (bench.open(), bench.open_sleeper());
+    bench.is_woken(|| gets_what_comes_free(&*one, &*two));
 }
 
 fn gets_what_comes_free(one: &dyn Door, two: &dyn Door) -> Duration {
@@ -96,38 +96,49 @@ fn gets_what_comes_free(one: &dyn Door, two: &dyn Door) -> Duration {
 }
 
 /// Has these asks wait, one after the other and each with a client of its own, for what `hold`
-/// holds, and gives the order in which they got it.
+/// holds, and gives the order in which they got it. Each releases after the release before it is
+/// done: of two that are under way, the second may wake a waiter too many.
 fn order_of_service<A: Copy + Send + Sync, const N: usize>(
     bench: &Bench,
     hold: Box<dyn Held>,
     asks: [A; N],
     acquire: impl Fn(&dyn Door, A) -> Box<dyn Held> + Sync,
 ) -> Vec<usize> {
-    let served = std::sync::Mutex::new(Vec::new());
+    let (served, released) = (std::sync::Mutex::new(Vec::new()), AtomicUsize::new(0));
+    let release = |held: Box<dyn Held>| {
+        held.release().unwrap();
+        released.fetch_add(1, Ordering::SeqCst);
+    };
     thread::scope(|scope| {
         for (number, ask) in asks.into_iter().enumerate() {
-            let door = bench.open();
-            let (served, acquire) = (&served, &acquire);
+            let door = bench.open_sleeper();
+            let (served, acquire, release, released) = (&served, &acquire, &release, &released);
             let _ = waits(scope, move || {
                 let held = acquire(&*door, ask);
-                served.lock().unwrap().push(number);
-                held.release().unwrap();
+                let turn = {
+                    let mut served = served.lock().unwrap();
+                    served.push(number);
+                    served.len()
+                };
+                until(|| released.load(Ordering::SeqCst) == turn);
+                release(held);
             });
         }
-        hold.release().unwrap();
+        release(hold);
     });
     served.into_inner().unwrap()
 }
 
 /// On a busy machine a waiter that looks by itself may find what another one is being woken for.
-fn comes_in_order(wanted: &[usize], mut attempt: impl FnMut(usize) -> Vec<usize>) {
-    let orders: Vec<_> = (0..5).map(&mut attempt).take_while(|order| order != wanted).collect();
-    assert!(orders.len() < 5, "never {wanted:?}, but {orders:?}");
+fn comes_in_order(bench: &Bench, wanted: &[usize], attempt: impl FnMut(usize) -> Vec<usize>) {
+    let attempts = (0..bench.attempts()).map(attempt);
+    let orders: Vec<_> = attempts.take_while(|order| order != wanted).collect();
+    assert!(orders.len() < bench.attempts(), "never {wanted:?}, but {orders:?}");
 }
 
 fn waiters_of_several_clients_are_served_in_the_order_of_their_coming(bench: &Bench) {
     let holder = bench.open();
-    comes_in_order(&[0, 1, 2, 3], |turn| {
+    comes_in_order(bench, &[0, 1, 2, 3], |turn| {
         let name = format!("m{turn}");
         let hold = lock(&*holder, name.as_bytes());
         order_of_service(bench, hold, [(); 4], |door, ()| {
@@ -138,7 +149,7 @@ fn waiters_of_several_clients_are_served_in_the_order_of_their_coming(bench: &Be
 
 fn waiters_for_permits_are_served_by_priority_and_in_order(bench: &Bench) {
     let holder = bench.open();
-    comes_in_order(&[4, 1, 3, 0, 2], |turn| {
+    comes_in_order(bench, &[4, 1, 3, 0, 2], |turn| {
         let name = format!("s{turn}");
         let acquire = |door: &dyn Door, priority| {
             let one = door.semaphore(name.as_bytes(), Some(1), LEASE).unwrap();
@@ -151,10 +162,10 @@ fn waiters_for_permits_are_served_by_priority_and_in_order(bench: &Bench) {
 
 fn as_many_waiters_are_woken_as_there_are_permits(bench: &Bench) {
     let holder = bench.open();
-    within(WOKEN, || {
+    bench.is_woken(|| {
         let held = permits(&*holder, PermitRequest::of(2), For::Never).unwrap();
         thread::scope(|scope| {
-            let waiters = [bench.open(), bench.open()].map(|door| {
+            let waiters = [bench.open_sleeper(), bench.open_sleeper()].map(|door| {
                 waits(scope, move || permits(&*door, PermitRequest::of(1), LONG).unwrap())
             });
             let watch = Stopwatch::start();
@@ -169,7 +180,7 @@ fn as_many_waiters_are_woken_as_there_are_permits(bench: &Bench) {
 }
 
 fn a_wait_can_be_cancelled_and_leaves_nothing_behind(bench: &Bench) {
-    let (one, two) = (bench.open(), bench.open());
+    let (one, two) = (bench.open(), bench.open_sleeper());
     let held = (lock(&*one, b"m"), permits(&*one, PermitRequest::of(2), For::Never).unwrap());
     let ask = PermitRequest { permits: 2, ..PermitRequest::at(7) };
     let cancel = || {
@@ -183,7 +194,7 @@ fn a_wait_can_be_cancelled_and_leaves_nothing_behind(bench: &Bench) {
             watch.elapsed()
         })
     };
-    within(WOKEN, cancel);
+    bench.is_woken(cancel);
     held.0.release().unwrap();
     held.1.release().unwrap();
     assert_eq!(one.owner(b"m").unwrap(), None);
@@ -195,7 +206,7 @@ fn a_wait_can_be_cancelled_and_leaves_nothing_behind(bench: &Bench) {
 }
 
 fn cancelling_ends_all_waits_of_its_client_and_no_others(bench: &Bench) {
-    let (one, two, three) = (bench.open(), bench.open(), bench.open());
+    let (one, two, three) = (bench.open(), bench.open_sleeper(), bench.open_sleeper());
     let held = lock(&*one, b"m");
     let wait = |door: &dyn Door| door.lock(b"m", LEASE, For::Ever).map(drop);
     thread::scope(|scope| {
@@ -212,8 +223,8 @@ fn cancelling_ends_all_waits_of_its_client_and_no_others(bench: &Bench) {
 }
 
 fn a_waiter_is_woken_when_a_lock_is_taken_away(bench: &Bench) {
-    let (one, two) = (bench.open(), bench.open());
-    within(WOKEN, || {
+    let (one, two) = (bench.open(), bench.open_sleeper());
+    bench.is_woken(|| {
         let held = lock(&*one, b"m");
         let took = thread::scope(|scope| {
             let waiter = waits(scope, || two.lock(b"m", LEASE, For::Ever).unwrap());
@@ -229,10 +240,10 @@ fn a_waiter_is_woken_when_a_lock_is_taken_away(bench: &Bench) {
 }
 
 fn a_waiter_is_woken_when_permits_are_added(bench: &Bench) {
-    let (one, two) = (bench.open(), bench.open());
+    let (one, two) = (bench.open(), bench.open_sleeper());
     let held = permits(&*one, PermitRequest::of(2), For::Never).unwrap();
     let semaphore = one.semaphore(b"s", None, LEASE).unwrap();
-    within(WOKEN, || {
+    bench.is_woken(|| {
         semaphore.resize(2).unwrap();
         thread::scope(|scope| {
             let waiter = waits(scope, || permits(&*two, PermitRequest::of(1), For::Ever).unwrap());
@@ -249,9 +260,9 @@ fn a_waiter_is_woken_by_a_release_in_another_process(bench: &Bench) {
     if bench.is_of_one_process() {
         return;
     }
-    let (ours, (theirs, _driver)) = (bench.open(), bench.elsewhere());
+    let (ours, (theirs, _driver)) = (bench.open_sleeper(), bench.elsewhere());
     within(WOKEN, || is_woken_by(&*ours, &*theirs));
-    within(WOKEN, || is_woken_by(&*theirs, &*ours));
+    bench.is_woken(|| is_woken_by(&*theirs, &*ours));
 }
 
 fn is_woken_by(holder: &dyn Door, other: &dyn Door) -> Duration {

@@ -21,10 +21,11 @@ void say(const std::string& call, const std::string& how, const words& values) {
 }
 
 struct request {
-    std::string call, target, verb;
+    std::string call, thread, target, verb;
     words args;
 
-    bool is_the_last_of_its_thread() const { return verb == "drop" || verb == "release"; }
+    /// The object and its thread end with this call.
+    bool is_last() const { return thread != "0" && (verb == "drop" || verb == "release"); }
 
     void run() const {
         say(call, "at", {text(syscall(SYS_gettid))});
@@ -61,7 +62,9 @@ public:
             next_.pop_front();
             guard.unlock();
             next.run();
-            if (next.is_the_last_of_its_thread()) return;
+            if (!next.is_last()) continue;
+            everything.drop(next.target);
+            return;
         }
     }
 
@@ -79,19 +82,19 @@ int main() {
     for (std::string line; std::getline(std::cin, line);) {
         std::istringstream fields{line};
         request next;
-        std::string thread;
-        fields >> next.call >> thread >> next.target >> next.verb;
+        fields >> next.call >> next.thread >> next.target >> next.verb;
         for (std::string arg; fields >> arg;) next.args.push_back(arg);
-        if (thread == "0") {
+        if (next.thread == "0") {
             std::thread{[next] { next.run(); }}.detach();
             continue;
         }
+        const std::string thread = next.thread;
         auto& own = workers[thread];
         if (!own) {
             own = std::make_shared<worker>();
             std::thread{[own] { own->work(); }}.detach();
         }
-        const bool is_last = next.is_the_last_of_its_thread();
+        const bool is_last = next.is_last();
         own->add(std::move(next));
         if (is_last) workers.erase(thread);
     }

@@ -8,6 +8,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import memlock
@@ -295,6 +296,12 @@ def call(number: str, target: str, verb: str, arguments: Words) -> None:
         say(number, "ok", *(values or []))
 
 
+def call_the_last(number: str, target: str, verb: str, arguments: Words) -> None:
+    """Calls an object that ends with this call."""
+    call(number, target, verb, arguments)
+    objects.pop(target, None)
+
+
 def work(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (next_call := calls.get()) is not None:
         next_call()
@@ -304,10 +311,8 @@ def main() -> None:
     say("ready")
     for line in sys.stdin:
         number, thread, target, verb, *arguments = line.split()
-
-        def run(made: tuple[str, str, str, Words] = (number, target, verb, arguments)) -> None:
-            call(*made)
-
+        is_last = thread != "0" and verb in ("drop", "release")
+        run = partial(call_the_last if is_last else call, number, target, verb, arguments)
         if thread == "0":
             threading.Thread(target=run, daemon=True).start()
             continue
@@ -315,7 +320,7 @@ def main() -> None:
             threads[thread] = queue.SimpleQueue()
             threading.Thread(target=work, args=(threads[thread],), daemon=True).start()
         threads[thread].put(run)
-        if verb in ("drop", "release"):
+        if is_last:
             threads.pop(thread).put(None)
     # Nothing is released: this is how a process dies.
     os._exit(0)

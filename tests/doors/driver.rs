@@ -27,7 +27,7 @@ use super::{No, Outcome};
 /// For any call, however slow the machine. A wait without a limit that takes longer is lost.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// A running driver. It is killed on drop.
+/// A running driver. It ends with this process.
 #[derive(Debug)]
 pub struct Driver {
     process: u32,
@@ -79,6 +79,11 @@ impl Driver {
         let _ = child.wait();
     }
 
+    /// Whether it runs and all its calls are answered, so that another test may use it.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(lock(&self.child).try_wait(), Ok(None)) && lock(&self.calls).is_empty()
+    }
+
     /// A number that no object, thread or call has.
     pub(super) fn number(&self) -> u64 {
         self.last.fetch_add(1, Ordering::Relaxed) + 1
@@ -106,12 +111,6 @@ impl Driver {
         self.try_call(thread, request).unwrap_or_else(|| {
             panic!("the driver ended, see above for its reason; the call was: {request}")
         })
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.kill();
     }
 }
 

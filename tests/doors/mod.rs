@@ -5,7 +5,7 @@
 //! and `driver.py`, which is spoken to over a pipe: see [`Driver`]. Answers are
 //! the numbers of the answer table, so that all languages must say the same.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memlock_core::{Answer, Loss, Notice, Report};
@@ -37,14 +37,27 @@ pub enum Language {
 }
 
 impl Language {
-    /// Starts a process that speaks this language.
+    /// A process that speaks this language, and that nobody else uses: one that another test is
+    /// done with, if there is one.
     #[must_use]
     pub fn driver(self) -> Arc<Driver> {
-        Arc::new(match self {
+        static RUNNING: Mutex<Vec<(Language, Arc<Driver>)>> = Mutex::new(Vec::new());
+        let mut running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        // Whoever used it has dropped all its objects.
+        let is_free = |driver: &Arc<Driver>| Arc::strong_count(driver) == 1 && driver.is_idle();
+        let free = running.iter().find(|(language, driver)| *language == self && is_free(driver));
+        if let Some((_, driver)) = free {
+            return Arc::clone(driver);
+        }
+        drop(running);
+        let started = Arc::new(match self {
             Language::Cpp => cpp::start(),
             Language::Python => python::start(),
             Language::Rust | Language::C => panic!("{self:?} is called in this process"),
-        })
+        });
+        running = RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
+        running.push((self, Arc::clone(&started)));
+        started
     }
 
     /// A client in this process, if this language is called here.

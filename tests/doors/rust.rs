@@ -12,6 +12,7 @@ use super::{
     Counter, Door, For, Held, List, No, Outcome, Owner, PermitHolder, PermitRequest, Renewed,
     Semaphore,
 };
+use crate::frozen::Frozen;
 
 /// The Rust door.
 #[derive(Debug)]
@@ -24,6 +25,14 @@ impl Rust {
     /// For an URL that cannot be used.
     pub fn open(url: &str) -> Outcome<Rust> {
         Ok(Rust(Client::connect(url).map_err(no)?))
+    }
+
+    /// Opens it, and lets no time pass for its calls: a wait that nobody wakes never ends.
+    ///
+    /// # Errors
+    /// For an URL that cannot be used.
+    pub fn frozen(url: &str) -> Outcome<Rust> {
+        Ok(Rust(Client::with_clock(url, Frozen::clock()).map_err(no)?))
     }
 }
 
