@@ -1,143 +1,57 @@
-//! What several targets share: reading an input piece by piece, and time that only goes on when it
-//! is asked for.
+//! What is fuzzed: each target has a file here, with what is promised of it, and one in `bin/`, by
+//! which libFuzzer runs it. Its corpus is `../corpus/TARGET.txt`.
+//!
+//! The gate replays the corpora on stable Rust, in the unit tests of the crate that a target is
+//! about: these files are modules of them, so that no crate is compiled once more for that.
 
+pub mod admin;
+pub mod input;
+pub mod lists;
+pub mod locks;
+pub mod names;
+pub mod owner;
+pub mod permits;
+pub mod replies;
 pub mod scene;
+pub mod semaphores;
+pub mod servers;
 pub mod store;
+pub mod time;
+pub mod urls;
+pub mod waiters;
+pub mod wake_messages;
 pub mod wire;
 
-use std::fmt;
-use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+#[cfg(test)]
+mod corpus;
+// About other crates than memlock-core, whose tests replay these.
+#[cfg(not(test))]
+pub mod ffi;
+#[cfg(not(test))]
+pub mod typed;
 
-use memlock_core::clock::{Clock, Moment};
-use memlock_core::notify::{Listener, Notifier, Reach, WakeAddress, WakeMessage};
-use memlock_core::wait_id::WaitId;
+#[cfg(test)]
+mod no_input_of_its_corpus_breaks {
+    use super::corpus;
 
-/// What is left of an input. Once it is used up, it goes on with zeros.
-#[derive(Debug, Default)]
-pub struct Input<'a>(pub &'a [u8]);
+    macro_rules! targets {
+        ($($target:ident)*) => {
+            $(#[test]
+            fn $target() {
+                corpus::replay(stringify!($target), super::$target::run);
+            })*
 
-impl<'a> Input<'a> {
-    pub fn byte(&mut self) -> u8 {
-        self.bytes(1).first().copied().unwrap_or(0)
+            #[test]
+            fn no_corpus_is_forgotten() {
+                // Those of memlock-ffi and memlock-cli are the last two.
+                let mut replayed = vec![$(stringify!($target),)* "ffi", "typed"];
+                replayed.sort_unstable();
+                assert_eq!(corpus::targets(), replayed);
+            }
+        };
     }
 
-    pub fn number(&mut self) -> u64 {
-        // Most numbers are to be small, and some on the edge.
-        match self.byte() {
-            0xff => u64::MAX,
-            0xfe => i64::MAX as u64,
-            0xfd => self.bytes(8).iter().fold(0, |number, &byte| number << 8 | u64::from(byte)),
-            0xfc => u64::MAX - u64::from(self.byte()),
-            small => u64::from(small),
-        }
-    }
-
-    pub fn bytes(&mut self, length: usize) -> &'a [u8] {
-        let (taken, rest) = self.0.split_at(length.min(self.0.len()));
-        self.0 = rest;
-        taken
-    }
-
-    /// Some bytes with their length before them.
-    pub fn chunk(&mut self) -> &'a [u8] {
-        let length = self.byte();
-        self.bytes(length.into())
-    }
-
-    pub fn is_over(&self) -> bool {
-        self.0.is_empty()
-    }
-}
-
-/// Time goes on by a step at each reading, and by sleeping.
-#[derive(Debug)]
-pub struct Time {
-    micros: AtomicU64,
-    step: u64,
-    drawn: AtomicU64,
-}
-
-impl Time {
-    pub fn new(step: Duration) -> Arc<Time> {
-        let began = 1_000_000_000;
-        Arc::new(Time { micros: began.into(), step: step.as_micros() as u64, drawn: 1.into() })
-    }
-
-    pub fn pass(&self, duration: Duration) {
-        self.micros.fetch_add(duration.as_micros().min(1 << 50) as u64, Ordering::Relaxed);
-    }
-}
-
-impl Clock for Time {
-    fn now(&self) -> Moment {
-        Moment::from_boot(Duration::from_micros(
-            self.micros.fetch_add(self.step, Ordering::Relaxed),
-        ))
-    }
-
-    fn unix_seconds(&self) -> u64 {
-        1_795_170_000 + self.micros.load(Ordering::Relaxed) / 1_000_000
-    }
-
-    fn sleep(&self, duration: Duration) {
-        self.pass(duration);
-    }
-
-    fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
-        let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
-        for (place, byte) in bytes.iter_mut().zip(drawn.to_le_bytes().into_iter().cycle()) {
-            *place = byte;
-        }
-        Ok(())
-    }
-}
-
-/// A notifier without messages: a waiter sleeps until its own time.
-pub struct UnreachableNotifier(pub Arc<Time>);
-
-impl fmt::Debug for UnreachableNotifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("SilentNotifier")
-    }
-}
-
-impl Notifier for UnreachableNotifier {
-    fn take(&self, _near: Option<IpAddr>) -> Arc<dyn Listener> {
-        Arc::new(UnreachableListener(Arc::clone(&self.0)))
-    }
-
-    fn send(&self, address: WakeAddress, _id: WaitId, _message: WakeMessage) -> bool {
-        address.socket().port().is_multiple_of(2)
-    }
-
-    fn reach(&self) -> Reach {
-        Reach::Proven
-    }
-
-    fn missed(&self) {}
-
-    fn may_have_missed(&self) {}
-
-    fn interrupt_all(&self) {}
-}
-
-struct UnreachableListener(Arc<Time>);
-
-impl Listener for UnreachableListener {
-    fn address(&self, _test: WaitId) -> Option<WakeAddress> {
-        WakeAddress::udp(([127, 0, 0, 1], 4000).into())
-    }
-
-    fn sleep(&self, duration: Duration) {
-        self.0.pass(duration);
-    }
-
-    fn heard(&self, _live: &[WaitId]) -> Option<WakeMessage> {
-        None
-    }
-
-    fn interrupt(&self) {}
+    targets!(
+        admin lists locks names owner permits replies semaphores servers urls waiters wake_messages
+    );
 }

@@ -10,8 +10,9 @@ use memlock_core::clock::Clock;
 use memlock_core::name::Key;
 use memlock_core::store::{Item, Op, Reply, Route, Store};
 
-use crate::store::Hostile;
-use crate::{Input, Time, UnreachableNotifier};
+use super::input::Input;
+use super::store::Hostile;
+use super::time::{Time, UnreachableNotifier};
 
 /// What the calls are made in.
 pub struct Scene<'a> {

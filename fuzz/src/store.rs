@@ -12,7 +12,7 @@ use memlock_core::store::{
 };
 use memlock_core::{Error, ErrorKind};
 
-use crate::Input;
+use super::input::Input;
 
 /// After so many operations the server is gone: there are walks that would end with it only.
 const MOST_OPS: usize = 4000;

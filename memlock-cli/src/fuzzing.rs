@@ -1,6 +1,6 @@
-//! The private parts that the targets in `fuzz/` need. `cargo fuzz` gives `--cfg fuzzing`; in any
-//! other build this file is not there.
-#![allow(missing_docs, clippy::expect_used)]
+//! The private parts that the targets in `fuzz/` need, which run by `cargo fuzz` and in unit tests.
+//! In any other build this file is not there.
+#![allow(missing_docs, unreachable_pub, clippy::expect_used)]
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -48,4 +48,16 @@ pub fn command_line(words: &[OsString]) -> Option<u64> {
         Command::Run(run) => Some(duration::after(run.max_hold.unwrap_or(run.lease))),
         _ => Some(0),
     }
+}
+
+#[cfg(test)]
+#[path = "../../fuzz/src/corpus.rs"]
+mod corpus;
+#[cfg(test)]
+#[path = "../../fuzz/src/typed.rs"]
+mod typed;
+
+#[test]
+fn no_input_breaks_what_is_typed() {
+    corpus::replay("typed", typed::run);
 }

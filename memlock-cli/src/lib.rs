@@ -16,13 +16,17 @@
 //! | `text` | names and server text, escaped so that they can be printed |
 //! | `pages` | the manual pages and completions |
 
+// What is fuzzed calls this crate by its name.
+#[cfg(test)]
+extern crate self as memlock_cli;
+
 mod args;
 mod bench;
 mod connect;
 mod doctor;
 mod duration;
 mod exit;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod list;
 mod log;

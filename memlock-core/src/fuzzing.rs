@@ -1,5 +1,5 @@
-//! The private parts that the targets in `fuzz/` need. `cargo fuzz` gives `--cfg fuzzing`; in any
-//! other build this file is not there.
+//! The private parts that the targets in `fuzz/` need, which run by `cargo fuzz` and in unit tests.
+//! In any other build this file is not there.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -12,7 +12,16 @@ use crate::owner::Token;
 use crate::semaphore::record::{Holding, Record};
 use crate::wait_id::WaitId;
 
-pub use crate::store::memcached::{Command, Tool, dial_these};
+#[cfg(feature = "admin")]
+pub use crate::store::memcached::Tool;
+pub use crate::store::memcached::{Command, dial_these};
+
+/// The targets, and the tests that replay their corpora.
+#[cfg(test)]
+#[cfg(all(feature = "admin", feature = "mysql", feature = "postgresql", feature = "redis"))]
+#[allow(unreachable_pub, missing_docs, reason = "they are a library of their own")]
+#[path = "../../fuzz/src/lib.rs"]
+mod targets;
 
 /// Whether a lock's value was written by the acquisition that `token` names.
 pub fn is_ours(value: &[u8], token: Token) -> bool {

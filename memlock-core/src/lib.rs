@@ -34,13 +34,17 @@
 //! | [`fork`], [`active_calls`] | detection of forks; calls in progress |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`], [`logs`] | small values, without I/O |
 
+// What is fuzzed calls this crate by its name.
+#[cfg(test)]
+extern crate self as memlock_core;
+
 pub mod bare;
 mod base;
 mod cas_backoff;
 pub mod client;
 mod context;
 pub mod environment;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod guard;
 pub mod logs;

@@ -27,6 +27,8 @@ mod log;
 mod renewal;
 mod semaphore;
 #[cfg(test)]
+extern crate self as memlock;
+#[cfg(test)]
 mod tests;
 mod wait;
 

@@ -1,10 +1,24 @@
 //! The C functions on a store in memory, without a server: tests of the boundary that run under
 //! Miri.
+#![allow(unreachable_pub, reason = "what is fuzzed is a library of its own")]
 
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr::{null, null_mut};
 
 use crate::*;
+
+#[path = "../../fuzz/src/corpus.rs"]
+mod corpus;
+#[path = "../../fuzz/src/ffi.rs"]
+mod fuzzed;
+#[path = "../../fuzz/src/input.rs"]
+mod input;
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri would take hours for the corpus")]
+fn no_input_breaks_the_boundary() {
+    corpus::replay("ffi", fuzzed::run);
+}
 
 fn sentence() -> String {
     // SAFETY: never NULL, and a string of this thread.

@@ -168,8 +168,8 @@ impl Sleeper<'_> {
             return Some(Completion::not_tried());
         }
         let now = self.semaphore.target.now();
-        // A fuzzer's clock does not advance while the thread sleeps.
-        let is_long = self.until.map(|until| until <= now || cfg!(fuzzing));
+        let clock = self.semaphore.target.context.clock();
+        let is_long = self.until.map(|until| until <= now || !clock.advances_while_parked());
         let (operation, in_queue) =
             self.combiner.take_back(&self.ticket, is_over_now, is_long, now)?;
         let outcome = match operation.in_doubt {

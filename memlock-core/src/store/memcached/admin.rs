@@ -2,7 +2,7 @@
 
 mod checks;
 mod clock;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub(super) mod fuzzed;
 mod keys;
 mod text;

@@ -1,5 +1,8 @@
 //! The commands that carry out operations.
-#![cfg_attr(not(fuzzing), allow(unreachable_pub, reason = "the fuzzers read commands back"))]
+#![cfg_attr(
+    not(any(fuzzing, test)),
+    allow(unreachable_pub, reason = "the fuzzers read commands back")
+)]
 #![allow(missing_docs, reason = "the fields are the parts of the command line")]
 
 use super::ttl::Ttl;

@@ -24,11 +24,11 @@ mod ttl;
 pub use life::Life;
 pub use ttl::{GUARANTEES, Ttl};
 
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub use super::remote::dial_these;
-#[cfg(fuzzing)]
+#[cfg(all(feature = "admin", any(fuzzing, test)))]
 pub use admin::fuzzed::Tool;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub use command::Command;
 
 use std::net::SocketAddr;

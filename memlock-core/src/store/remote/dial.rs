@@ -21,7 +21,7 @@ pub(in crate::store) fn connect(
     timeout: Duration,
     clock: &dyn Clock,
 ) -> Result<Stream> {
-    #[cfg(fuzzing)]
+    #[cfg(any(fuzzing, test))]
     if let Some(stream) = fuzzed::next() {
         return Ok(Stream::Tcp(stream));
     }
@@ -153,8 +153,8 @@ pub(in crate::store) fn unreachable(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unreachable, text)
 }
 
-/// Connections that a fuzz target has opened in advance.
-#[cfg(fuzzing)]
+/// Connections that a fuzz target has opened beforehand.
+#[cfg(any(fuzzing, test))]
 pub(super) mod fuzzed {
     use std::cell::RefCell;
     use std::collections::VecDeque;

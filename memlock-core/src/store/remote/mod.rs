@@ -37,7 +37,7 @@ use server::Server;
 
 #[cfg(feature = "admin")]
 pub(super) use dial::connect;
-#[cfg(fuzzing)]
+#[cfg(any(fuzzing, test))]
 pub use dial::fuzzed::dial_these;
 pub(super) use hosts::split;
 pub(super) use protocol::{Connection, Protocol, aside};

@@ -1,17 +1,14 @@
 //! Distinct lists over a store that loses packets, gives false replies, and has items that others
 //! wrote: sessions, keys and ids of any value. For the input see `scene`.
 
-#![no_main]
-
 use std::collections::HashMap;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
+use super::input::Input;
+use super::scene::Scene;
 use memlock_core::{DistinctList, Insertion};
-use memlock_fuzz::Input;
-use memlock_fuzz::scene::Scene;
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     let mut scene = Scene::new(data, 40);
     let (client, honest) = (scene.client(), scene.honest);
     let mut handles =
@@ -23,7 +20,7 @@ fuzz_target!(|data: &[u8]| {
         let known = if place < 2 { Some(&mut first) } else { None };
         step(&mut handles[place], what & 15, program, known.filter(|_| honest));
     }
-});
+}
 
 /// Each key's id, and whether a caller was answered that it was first; of one session.
 type First = HashMap<Vec<u8>, (u64, bool)>;

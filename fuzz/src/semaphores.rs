@@ -5,19 +5,16 @@
 //! each holder that relies on permits has a line there that lasts longer, there are as many permits
 //! as were asked for, each answer is true, and all permits come back.
 
-#![no_main]
-
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
+use super::input::Input;
+use super::scene::Scene;
 use memlock_core::clock::{Clock, Moment};
 use memlock_core::fuzzing::{SemaphoreHolder, SemaphoreRecord};
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::{
     ErrorKind, Extension, Permit, Release, Request, Semaphore, SetUp, Token, Wait, Waited,
 };
-use memlock_fuzz::Input;
-use memlock_fuzz::scene::Scene;
 
 /// How many permits the handles are opened with, where they are.
 const OPENED_WITH: [Option<u32>; 4] = [Some(3), None, Some(3), Some(5)];
@@ -27,7 +24,7 @@ const MOST_LEASE: u64 = 100;
 /// may be behind, one for its whole seconds, and one for those of the lease.
 const COME_BACK: Duration = Duration::from_secs(4);
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     let mut scene = Scene::new(data, 32);
     let clients = [scene.client(), scene.client()];
     let handles: Vec<Semaphore> = (0..4)
@@ -68,7 +65,7 @@ fuzz_target!(|data: &[u8]| {
     if let (true, Some(Snapshot { record, now })) = (honest, Snapshot::at(&scene, &key)) {
         assert_eq!(record.available(now), record.permits(), "all permits come back");
     }
-});
+}
 
 /// What the item says, and what the store's clock shows.
 struct Snapshot {

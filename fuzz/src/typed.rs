@@ -1,18 +1,15 @@
 //! What a user of the command gives it: durations, names, a list's keys on standard input, and
 //! whole command lines.
 
-#![no_main]
-
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use memlock_cli::fuzzing::{brief, command_line, date, duration, keys, shown};
 
 const LONGEST_KEY: usize = 64 * 1024;
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     let Some((kind, rest)) = data.split_first() else { return };
     match kind % 4 {
         0 => as_a_duration(&String::from_utf8_lossy(rest)),
@@ -20,7 +17,7 @@ fuzz_target!(|data: &[u8]| {
         2 => as_a_name_and_a_moment(rest),
         _ => as_a_command_line(rest),
     }
-});
+}
 
 /// Digits, perhaps a point, perhaps a unit; and it can be written again.
 fn as_a_duration(text: &str) {

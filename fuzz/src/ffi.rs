@@ -2,16 +2,13 @@
 //! over stores in memory. Pointers are NULL or good, and handles too: fresh, used again, or
 //! outliving the client they came from. The input is a program of calls.
 
-#![no_main]
-
 use std::collections::HashSet;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr::{null, null_mut};
 use std::sync::Once;
 
-use libfuzzer_sys::fuzz_target;
+use super::input::Input;
 use memlock::*;
-use memlock_fuzz::Input;
 
 static DEFAULT_CLIENT: Once = Once::new();
 
@@ -27,7 +24,7 @@ struct Hands {
     cancelled: HashSet<usize>,
 }
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     DEFAULT_CLIENT.call_once(|| {
         // SAFETY: a string of C.
         assert_eq!(unsafe { memlock_init(c"memory://default".as_ptr()) }, MEMLOCK_OK);
@@ -62,7 +59,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     close(&mut hands);
-});
+}
 
 /// Some bytes up to the first NUL, as a string of C.
 fn text(input: &mut Input<'_>) -> CString {

@@ -1,16 +1,13 @@
 //! Owner records: the value of a lock's item, which any client of the server can write.
 
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
 use memlock_core::fuzzing::is_ours;
 use memlock_core::{OwnerRecord, Token};
 
-fuzz_target!(|value: &[u8]| {
+pub fn run(value: &[u8]) {
     as_a_value(value);
     as_fields(value);
     as_a_token(value);
-});
+}
 
 /// Whatever can be read is written again as the same record.
 fn as_a_value(value: &[u8]) {

@@ -1,11 +1,8 @@
 //! URLs: what a user, or an environment variable, gives.
 
-#![no_main]
-
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use memlock_core::fuzzing::{notify_setting, percent_encode};
 use memlock_core::name::Keyspace;
 use memlock_core::notify::WakeAddress;
@@ -13,11 +10,13 @@ use memlock_core::wait::entries::{Request, line, waiters};
 use memlock_core::wait_id::WaitId;
 use memlock_core::{Client, ErrorKind};
 
-fuzz_target!(|text: &str| {
+pub fn run(data: &[u8]) {
+    // What is no text any more, and all behind it, is left out.
+    let text = data.utf8_chunks().next().map_or("", |chunk| chunk.valid());
     as_an_url(text);
     as_a_parameter(text);
     as_a_notify_address(text);
-});
+}
 
 /// An URL is read, or refused as a bad setting with a whole sentence.
 fn as_an_url(text: &str) {

@@ -6,20 +6,17 @@
 //! a sentence that can be shown; and what is sent are the requests and nothing else, also for keys
 //! that the server has named.
 
-#![no_main]
-
 use std::collections::HashMap;
 use std::net::TcpStream;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
+use super::input::Input;
+use super::wire::{Peer, plain_connection};
 use memlock_core::fuzzing::Tool;
 use memlock_core::name::Keyspace;
 use memlock_core::store::admin::{Content, Value};
-use memlock_fuzz::Input;
-use memlock_fuzz::wire::{Peer, plain_connection};
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (question, number) = (input.byte(), input.byte());
     let packets: Vec<&[u8]> = input.0.split(|&byte| byte == 0).collect();
@@ -72,7 +69,7 @@ fuzz_target!(|data: &[u8]| {
             }
         }
     }
-});
+}
 
 /// What was understood; what was not has a sentence.
 fn succeeded<T>(answer: memlock_core::Result<T>) -> Option<T> {

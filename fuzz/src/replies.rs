@@ -6,20 +6,18 @@
 //! Whatever comes, a batch that succeeds has the very replies that a slow and simple reader finds
 //! in the same bytes, and the requests on the wire are the operations and nothing else.
 
-#![no_main]
-
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
+use super::input::Input;
+use super::time::Time;
+use super::wire::{Peer, connection, next_replies};
 use memlock_core::clock::Clock;
 use memlock_core::fuzzing::dial_these;
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::store::memcached::Life;
 use memlock_core::store::{Epoch, Expiry, Op, Reply, Returns, Route, Version, schemes};
-use memlock_fuzz::wire::{Peer, connection, next_replies};
-use memlock_fuzz::{Input, Time};
 
 const HANDSHAKE: &[u8] =
     b"STAT pid 5\r\nSTAT uptime 100\r\nSTAT time 1795170000\r\nSTAT version 1.6.18\r\nEND\r\n\
@@ -31,7 +29,7 @@ const LIFE: Life = Life { boot: 1_795_169_900, pid: 5 };
 /// Above what a client writes in one go.
 static LARGE: [u8; 20_000] = [b'x'; 20_000];
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let step = [1, 1000, 60_000, 700_000][usize::from(input.byte() % 4)];
     let program = input.chunk();
@@ -95,7 +93,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     dial_these([]);
-});
+}
 
 fn op<'a>(byte: u8, keys: &'a [Key; 2], versions: &[Version]) -> Op<'a> {
     let more = byte >> 3;

@@ -1,13 +1,10 @@
 //! Datagrams that reach a listener: any host may send them. The input is split at `|` into
 //! datagrams.
 
-#![no_main]
-
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
 use memlock_core::fuzzing::{datagram, notifier};
 use memlock_core::notify::{Listener, Notifier, Reach, Successors, WakeAddress, WakeMessage};
 use memlock_core::wait_id::WaitId;
@@ -30,7 +27,7 @@ static POOL: LazyLock<ListenerPool> = LazyLock::new(|| {
     ListenerPool { notifier, listener, address, stranger }
 });
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     let ListenerPool { notifier, listener, address, stranger } = &*POOL;
     let datagrams: Vec<&[u8]> = data.split(|&byte| byte == b'|').take(24).collect();
     for datagram in &datagrams {
@@ -57,7 +54,7 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(reference(&datagram(LIVE[1], message)), Some(message));
     assert!(notifier.send(*address, LIVE[1], message), "somebody has that listener");
     assert_eq!(listener.heard(&LIVE), Some(message));
-});
+}
 
 fn drain(listener: &Arc<dyn Listener>) {
     while listener.heard(&LIVE).is_some() {}

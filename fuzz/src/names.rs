@@ -1,14 +1,11 @@
 //! Names and keys: what users choose, on its way to a command line. The input is a prefix and two
 //! names, with a line's end between them.
 
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
 use memlock_core::fuzzing::{list_item, percent_decode, percent_encode};
 use memlock_core::name::{Key, Keyspace, MAX_NAME, check_name};
 use memlock_core::store::Route;
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     let mut parts = data.splitn(3, |&byte| byte == b'\n');
     let (Some(prefix), Some(a), Some(b)) = (parts.next(), parts.next(), parts.next()) else {
         return;
@@ -29,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
     };
     all_keys_differ(&keys, a, b);
     as_it_is(&keys, a);
-});
+}
 
 /// The key of another program's item is the very name, or none.
 fn as_it_is(keys: &Keyspace, name: &[u8]) {

@@ -1,15 +1,12 @@
 //! The queue of waiters: an item that every waiter writes to, and every releaser reads.
 
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
 use memlock_core::notify::WakeAddress;
 use memlock_core::wait::entries::{
     Entry, MOST_OVERTAKEN, Request, after, in_order, line, waiters, without,
 };
 use memlock_core::wait_id::WaitId;
 
-fuzz_target!(|queue: &[u8]| {
+pub fn run(queue: &[u8]) {
     let read: Vec<Entry<'_>> = waiters(queue).collect();
     let some: Vec<WaitId> = read.iter().step_by(2).map(|entry| entry.id).collect();
     for entry in &read {
@@ -25,7 +22,7 @@ fuzz_target!(|queue: &[u8]| {
     leaving(queue, &read, &some);
     being_passed(queue, &some, read.last(), read.first());
     joining(queue, &read);
-});
+}
 
 /// What is read of a line, but for the line itself.
 fn said(entry: &Entry<'_>) -> (WaitId, Option<WakeAddress>, u32, i64, u32, Option<u32>) {

@@ -1,17 +1,15 @@
 //! Mutexes and their queue over a store that loses packets, gives false replies, and has items that
 //! others wrote: calls by two clients. For the input see `scene`.
 
-#![no_main]
-
 use std::sync::Arc;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
+use super::input::Input;
+use super::scene::Scene;
+use super::time::Time;
 use memlock_core::{Client, Lock, Release, Wait, Waited};
-use memlock_fuzz::scene::Scene;
-use memlock_fuzz::{Input, Time};
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     let mut scene = Scene::new(data, 24);
     let (time, honest) = (Arc::clone(&scene.time), scene.honest);
     let clients = [scene.client(), scene.client()];
@@ -28,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
         let holders = held.iter().flatten().filter(|lock| !lock.remaining().is_zero()).count();
         assert!(!honest || holders < 2, "granted twice");
     }
-});
+}
 
 /// True when a lock was granted.
 fn step(

@@ -6,20 +6,18 @@
 //! Whatever comes, nothing panics, hangs or grows; a batch that succeeds has a reply to each
 //! operation; and an error is a sentence that can be shown, without the password.
 
-#![no_main]
-
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use libfuzzer_sys::fuzz_target;
+use super::input::Input;
+use super::time::Time;
+use super::wire::{Peer, plain_connection};
 use memlock_core::clock::Clock;
 use memlock_core::error::Result;
 use memlock_core::fuzzing::dial_these;
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::store::{Epoch, Expiry, Op, Reply, Returns, Route, Store, Version, schemes};
-use memlock_fuzz::wire::{Peer, plain_connection};
-use memlock_fuzz::{Input, Time};
 
 /// A URL at whose port nothing listens, where the client dials once the scripts are used up; and the
 /// handshake of a suitable server.
@@ -49,7 +47,7 @@ const HANDSHAKE: u8 = 0xf7;
 
 const PASSWORD: &[u8] = b"secret";
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     // What the server itself says may be shown.
     if data.windows(PASSWORD.len()).any(|bytes| bytes == PASSWORD) {
         return;
@@ -77,15 +75,15 @@ fuzz_target!(|data: &[u8]| {
     dial_these(streams.into_iter().map(std::net::TcpStream::from));
     let store = schemes::connect(url, &clock).expect("a good URL");
     if question == 0 {
-        run(&store, program);
+        run_batches(&store, program);
     } else {
         ask(&store, question);
     }
     dial_these([]);
-});
+}
 
 /// Runs the batches of the program.
-fn run(store: &Arc<dyn Store>, program: &[u8]) {
+fn run_batches(store: &Arc<dyn Store>, program: &[u8]) {
     let keys = Keyspace::default();
     let keys =
         [keys.lock(b"a"), keys.lock(b"b c").waiters(), keys.exact(b"number").expect("a key")];

@@ -2,14 +2,11 @@
 //! input is the second that the server's clock shows, how many permits are wanted, and the item's
 //! value.
 
-#![no_main]
-
-use libfuzzer_sys::fuzz_target;
+use super::input::Input;
 use memlock_core::Token;
 use memlock_core::fuzzing::{SemaphoreRecord, percent_encode};
-use memlock_fuzz::Input;
 
-fuzz_target!(|data: &[u8]| {
+pub fn run(data: &[u8]) {
     let mut input = Input(data);
     let (now, wanted) = (input.number(), input.byte().into());
     let value = input.0;
@@ -26,7 +23,7 @@ fuzz_target!(|data: &[u8]| {
         taking(&record, newcomer, wanted, now, value);
     }
     leaving(&record, now);
-});
+}
 
 /// Never more than there are, and what is held of them is not available.
 fn counting(record: &SemaphoreRecord, now: u64) {
