@@ -176,5 +176,6 @@ fn search(
         let millis = began.elapsed().as_nanos() as u64 / MILLI;
         println!("| {mutation:?} | {} runs, {:.1} s | {seen} |", sum.runs, millis as f64 / 1e3);
     }
+    println!("{} of {} mutations found", seeds.len(), mutations.len());
     seeds
 }

@@ -1,4 +1,4 @@
-"""The runner of the tests, `tests/run`: what it forgives, and what it does not."""
+"""The runners of the tests: what `tests/run` forgives, and what not; what `tests/prove` tells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from support import eventually
 
-RUNNER = Path(__file__).parents[1] / "run"
+TESTS_FOLDER = Path(__file__).parents[1]
 
 # A test of each kind; FLAKY names a file that is there from the second run on.
 TESTS = """
@@ -39,7 +39,11 @@ esac
 
 @pytest.fixture
 def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    loader = importlib.machinery.SourceFileLoader("tests_run", str(RUNNER))
+    return loaded("run", tmp_path, monkeypatch)
+
+
+def loaded(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    loader = importlib.machinery.SourceFileLoader(f"tests_{name}", str(TESTS_FOLDER / name))
     spec = importlib.util.spec_from_loader(loader.name, loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
@@ -103,3 +107,19 @@ def test_a_command_that_takes_too_long_has_no_status_and_leaves_no_process(
     status, said = runner.Command("slow", words, tmp_path, limit=1).run()
     assert status is None
     eventually(lambda: not is_running(int(said)))
+
+
+def test_a_part_of_prove_tells_the_sums_of_its_commands_or_its_last_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prove = loaded("prove", tmp_path, monkeypatch)
+    results = """
+        test result: ok. 2 passed; 0 failed; 1 ignored; finished in 0.1 s
+        test result: FAILED. 3 passed; 1 failed; 0 ignored; finished in 0.2 s
+        NOT RUN: miri"""
+    words = ("printf", "%s", results)
+    summed = prove.Part("properties", words, r"(\d+) (passed|failed); ").run()
+    assert summed == ("ok", "5 passed, 1 failed; NOT RUN: miri")
+    last = prove.Part("sanitize", ("printf", "run 1\\nrun 2\\nbye"), r"^run \d")
+    assert last.run() == ("ok", "run 2")
+    assert prove.Part("soak", ("sh", "-c", "echo ends; false"), "never").run() == ("FAILED", "ends")
