@@ -20,12 +20,10 @@ CARGO ?= cargo
 # One version for all: that of Cargo.toml. The soname's number is that of memlock-ffi/build.rs.
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)
 SONAME := libmemlock.so.0
-# The tests are built with PROFILE=dev and all at once, so that each crate is compiled once.
+# The tests are built with PROFILE=dev and all at once: see .cargo/config.toml.
 PROFILE ?= release
 BUILT = target/$(PROFILE:dev=debug)
-BUILD = $(CARGO) build --profile $(PROFILE) $(if $(filter dev,$(PROFILE)),--workspace --lib --bins --tests,-p $(1))
-# The Python module is not linked with a Python; maturin says so too.
-export PYO3_BUILD_EXTENSION_MODULE := 1
+BUILD = $(CARGO) $(if $(filter dev,$(PROFILE)),build-tests,build --profile $(PROFILE) -p $(1))
 VENV := target/venv
 PYTHON := $(abspath $(VENV))/bin/python
 CARGO_FUZZ_VERSION := 0.13.2

@@ -12,9 +12,8 @@ use memlock_core::store::memory::Memory;
 use memlock_core::store::{
     Epoch, Expiry, Op, Reply, Returns, Route, Store, Stored, Version, schemes,
 };
+use memlock_tests::chance::{Chance, seed_of_run};
 use memlock_tests::{assert_safe, assert_safe_eq};
-
-use memlock_tests::chance::seed_of_run;
 
 use crate::bench::Bench;
 
@@ -25,27 +24,6 @@ behaviours! {
 
 const BATCHES: usize = 1500;
 const HOUR: Expiry = Expiry::After(Duration::from_secs(3600));
-
-/// SplitMix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    fn of<T: Clone>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len())].clone()
-    }
-}
 
 /// An operation without versions, which differ from store to store.
 #[derive(Clone, Debug)]
@@ -64,20 +42,20 @@ enum Step {
 const TEXTS: usize = 3;
 const KEYS: usize = 5;
 
-fn step(random: &mut Random) -> Step {
-    let (text, number) = (random.below(TEXTS), TEXTS + random.below(KEYS - TEXTS));
-    let value: Vec<u8> = (0..random.below(12)).map(|_| random.next() as u8).collect();
-    let returns = random.of(&[Returns::Nothing, Returns::Version, Returns::Fence]);
+fn step(chance: &mut Chance) -> Step {
+    let (text, number) = (chance.index(TEXTS), TEXTS + chance.index(KEYS - TEXTS));
+    let value: Vec<u8> = (0..chance.index(12)).map(|_| chance.number() as u8).collect();
+    let returns = [Returns::Nothing, Returns::Version, Returns::Fence][chance.index(3)];
     // The last version more often than an older one.
-    let age = [0, 0, 0, 1, 2][random.below(5)];
-    match random.below(10) {
+    let age = [0, 0, 0, 1, 2][chance.index(5)];
+    match chance.index(10) {
         0..3 => Step::Add(text, value, returns),
-        3 => Step::Get(random.below(KEYS), random.below(2) == 0),
+        3 => Step::Get(chance.index(KEYS), chance.index(2) == 0),
         4 | 5 => Step::Set(text, age, value, returns),
-        6 | 7 => Step::Delete(random.below(KEYS), age),
-        8 if random.below(2) == 0 => Step::Append(text, value),
+        6 | 7 => Step::Delete(chance.index(KEYS), age),
+        8 if chance.index(2) == 0 => Step::Append(text, value),
         8 => Step::Prepend(text, value),
-        _ => Step::Increment(number, random.next() % 1000, random.below(2) == 0),
+        _ => Step::Increment(number, chance.number() % 1000, chance.index(2) == 0),
     }
 }
 
@@ -157,7 +135,7 @@ fn version_of(reply: &Reply) -> Option<Version> {
 fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let seed = seed_of_run();
-    let mut random = Random(seed);
+    let mut chance = Chance(seed);
     let keyspace = Keyspace::new(&format!("{}:", bench.unique)).unwrap();
     let side = |store: Arc<dyn Store>| Side {
         store,
@@ -170,7 +148,7 @@ fn random_batches_are_answered_as_by_a_model(bench: &Bench) {
     let mut same: HashMap<Version, Version> = HashMap::new();
     let mut fences = [0; KEYS];
     for number in 0..BATCHES {
-        let steps: Vec<Step> = (0..=random.below(6)).map(|_| step(&mut random)).collect();
+        let steps: Vec<Step> = (0..=chance.index(6)).map(|_| step(&mut chance)).collect();
         let (expected, got) = (model.run(&steps), tested.run(&steps));
         let context =
             || format!("MEMLOCK_SEED={seed}, batch {number}: {steps:?}\n{expected:?}\n{got:?}");

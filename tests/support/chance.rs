@@ -38,6 +38,11 @@ impl Chance {
         self.number() % end
     }
 
+    /// A place in a list of this length.
+    pub fn index(&mut self, length: usize) -> usize {
+        self.below(length as u64) as usize
+    }
+
     /// From `least` to just below `most` milliseconds.
     pub fn millis(&mut self, least: u64, most: u64) -> Duration {
         Duration::from_millis(least) + Duration::from_micros(self.below((most - least) * 1000))
