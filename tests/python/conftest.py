@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import uuid
 from collections.abc import Iterator
 
@@ -13,6 +14,7 @@ from support import Memcached, MemcachedText
 WITH_DATABASES = ("fence_guard", "lost_updates", "release_in", "transactions", "wall_clock")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the workers look at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Of several workers, one runs all tests with databases: so each database is started once."""
     for item in items:
@@ -63,6 +65,15 @@ def any_client(request: pytest.FixtureRequest) -> memlock.Client:
 @pytest.fixture
 def name() -> str:
     return f"test-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def hasty_switching() -> Iterator[None]:
+    """Threads give each other the interpreter a hundred thousand times a second."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture(scope="session")

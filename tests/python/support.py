@@ -11,17 +11,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import memlock
 
-PATIENCE = 20.0
-# How long a server may take to answer after its start.
-START_LIMIT = 60.0
-# How the message of a breach of safety begins, which the runner never forgives: see
-# tests/support/safety.rs.
-MARKER = "SAFETY VIOLATED: "
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from safety import MARKER
+
+# For what must happen, however slow the machine.
+PATIENCE = 60.0
 PR_SET_PDEATHSIG = 1
 
 
@@ -56,6 +58,20 @@ def answered(call: Callable[[], T]) -> T:
             time.sleep(0.01)
 
 
+def together(work: Callable[[], T], threads: int) -> list[T]:
+    """What each of so many threads gives that do this at once."""
+    with ThreadPoolExecutor(threads) as pool:
+        return [done.result() for done in [pool.submit(work) for _ in range(threads)]]
+
+
+# What a `with` statement takes, as the README writes it.
+KINDS: dict[str, Callable[..., Any]] = {
+    "mutex": lambda client, name, **keep: client.mutex(name, **keep),
+    "semaphore": lambda client, name, **keep: client.semaphore(name, 5, **keep),
+    "permit": lambda client, name, **keep: client.semaphore(name, 5, **keep).permit(),
+}
+
+
 class MemcachedText:
     """A memcached client that knows nothing of memlock: lines over a socket."""
 
@@ -84,6 +100,11 @@ class MemcachedText:
         value = self.input.read(int(answer.split()[3]))
         assert (self.line(), self.line()) == ("", "END")
         return value
+
+    def take_away(self, name: str) -> None:
+        """Delete the lock and the semaphore of this name."""
+        self.delete(f"lock:{name}")
+        self.delete(f"semaphore:{name}")
 
     def queue(self, name: str, kind: str = "lock:") -> list[str]:
         """Those who wait for the lock `name`, the next one first."""
@@ -139,7 +160,7 @@ class Memcached:
             # So that it dies with the test run. prctl takes no lock that a thread could hold.
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
         )
-        eventually(self.answers, limit=START_LIMIT)
+        eventually(self.answers)
 
     def answers(self) -> bool:
         assert self.process is not None
