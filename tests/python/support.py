@@ -43,6 +43,15 @@ def eventually(true: Callable[[], object], limit: float = PATIENCE) -> None:
         time.sleep(min(max(waited / 50, 0.002), 0.04))
 
 
+def quick_once(attempt: Callable[[], float], limit: float) -> None:
+    """Repeats what takes longer on a busy machine now and then, and longer each time if it is
+    wrong, until it has taken less than the limit."""
+    began, took = time.monotonic(), [attempt()]
+    while took[-1] >= limit:
+        assert time.monotonic() - began < PATIENCE, f"never less than {limit} s: {took}"
+        took.append(attempt())
+
+
 T = TypeVar("T")
 
 

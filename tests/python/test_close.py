@@ -13,7 +13,7 @@ from typing import Any
 
 import memlock
 import pytest
-from support import Memcached, MemcachedText, eventually, run
+from support import PATIENCE, Memcached, MemcachedText, eventually
 
 # How a thread waits for what another one holds.
 WAITS: dict[str, Callable[..., Any]] = {
@@ -53,15 +53,16 @@ def waits_until(
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(begin)
-        assert begun.wait(20)
-        time.sleep(0.1)
+        assert begun.wait(PATIENCE)
+        time.sleep(0.05)
         assert not waiting.done()
-        began = time.monotonic()
+
         # Only waits that go on are ended, and on a busy machine this one may not have begun.
-        while not waiting.done():
+        def ends() -> bool:
             end()
-            futures.wait([waiting], 0.05)
-            assert time.monotonic() - began < 5
+            return bool(futures.wait([waiting], 0.05).done)
+
+        eventually(ends)
         with pytest.raises(raised) as caught:
             waiting.result()
     return caught.value
@@ -96,7 +97,7 @@ def test_a_handle_ends_its_wait_alone(server: Memcached, name: str, way: str) ->
         assert not other.done()
         others.cancel()
         with pytest.raises(memlock.Interrupted):
-            other.result(20)
+            other.result(PATIENCE)
     with pytest.raises(memlock.Interrupted):
         WAITS[way](client, name, cancel=ours)
     assert all(thing.check() for thing in held)
@@ -197,38 +198,3 @@ def test_weak_references_to_a_client_can_be_made(server: Memcached) -> None:
     del client
     gc.collect()
     assert seen() is None
-
-
-def test_a_timeout_of_none_waits_without_limit(server: Memcached, name: str) -> None:
-    holder = memlock.connect(server.url).mutex(name)
-    client = memlock.connect(server.url)
-    assert holder.acquire(timeout=None)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.mutex(name).acquire, timeout=None)
-        time.sleep(0.2)
-        assert not waiting.done()
-        holder.release()
-        assert waiting.result(20) is True
-
-
-def test_the_default_clients_waits_can_be_cancelled(server: Memcached, name: str) -> None:
-    program = """
-import sys, threading, time, memlock
-url, name = sys.argv[1:]
-memlock.init(url)
-other = memlock.connect(url)
-raised = []
-def wait():
-    try:
-        memlock.mutex_lock(name, 30)
-    except memlock.Interrupted as error:
-        raised.append(name in str(error))
-with other.mutex(name):
-    thread = threading.Thread(target=wait)
-    thread.start()
-    while thread.is_alive():
-        memlock.cancel_waits()
-        thread.join(0.05)
-print(raised)
-"""
-    assert run(program, server.url, name) == ["[True]"]
