@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import uuid
 from collections.abc import Iterator
@@ -20,6 +21,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.stem.removeprefix("test_").startswith(WITH_DATABASES):
             item.add_marker(pytest.mark.xdist_group("databases"))
+
+
+def pytest_collection_finish() -> None:
+    """Many tests collect garbage, and need not look at all that was imported."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

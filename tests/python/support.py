@@ -255,7 +255,7 @@ class Child:
 
     def ends(self) -> int:
         """Its exit code; it must not have complained."""
-        _, complaints = self.process.communicate(timeout=60)
+        _, complaints = self.process.communicate(timeout=PATIENCE)
         assert complaints == ""
         return self.process.returncode
 
@@ -272,6 +272,6 @@ class Child:
 def run(program: str, *arguments: str) -> list[str]:
     """Runs a Python program to its end; gives the lines it printed."""
     with Child(program, *arguments) as child:
-        output, complaints = child.process.communicate(timeout=60)
+        output, complaints = child.process.communicate(timeout=PATIENCE)
         assert (child.process.returncode, complaints) == (0, ""), output
     return output.splitlines()

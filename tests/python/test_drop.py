@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import gc
-import itertools
 import logging
 import sys
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
-from typing import Any, NamedTuple
+from typing import Any
 
 import memlock
 import pytest
-from support import Child, Memcached
-
-# What a `with` statement takes, as the README writes it.
-KINDS: dict[str, Callable[..., Any]] = {
-    "mutex": lambda client, name, **keep: client.mutex(name, **keep),
-    "semaphore": lambda client, name, **keep: client.semaphore(name, 5, **keep),
-    "permit": lambda client, name, **keep: client.semaphore(name, 5, **keep).permit(),
-}
+from support import KINDS, PATIENCE, Child, Memcached, answered
 
 
 class BodyError(Exception):
@@ -51,7 +43,7 @@ def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
     return seen
 
 
-def connect(server: Memcached, io_timeout: str = "500ms") -> memlock.Client:
+def connect(server: Memcached, io_timeout: str = "20s") -> memlock.Client:
     return memlock.connect(f"{server.url}?io_timeout={io_timeout}")
 
 
@@ -66,65 +58,52 @@ def leave(thing: Callable[[], Any], *, temporary: bool, body: Callable[[], None]
             body()
 
 
-class Case(NamedTuple):
-    silent: bool
-    kind: str
-    renew: bool
-    raises: bool
-    handling: bool
-    temporary: bool
-
-    def __str__(self) -> str:
-        said = [
-            "silent" if self.silent else "dead",
-            self.kind,
-            "renewed" if self.renew else "lease",
-            "body raises" if self.raises else "body ends",
-            "in an except block" if self.handling else "plain",
-            "temporary" if self.temporary else "variable",
-        ]
-        return " ".join(said)
-
-
-YES_NO = [False, True]
-CASES = [Case(*case) for case in itertools.product(YES_NO, KINDS, *[YES_NO] * 4)]
-
-
-@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("temporary", [False, True], ids=["variable", "temporary"])
+@pytest.mark.parametrize("handling", [False, True], ids=["plain", "in an except block"])
+@pytest.mark.parametrize("raises", [False, True], ids=["body ends", "body raises"])
+@pytest.mark.parametrize("renew", [False, True], ids=["lease", "renewed"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("silent", [False, True], ids=["dead", "silent"])
 def test_a_with_block_raises_the_bodys_exception_or_ours(
-    failing: Memcached, unraisable: list[BaseException | None], name: str, case: Case
+    failing: Memcached,
+    unraisable: list[BaseException | None],
+    name: str,
+    *,
+    silent: bool,
+    kind: str,
+    renew: bool,
+    raises: bool,
+    handling: bool,
+    temporary: bool,
 ) -> None:
     # So short, for the many cases, that a busy server may miss it at first.
-    client = connect(failing, io_timeout="100ms") if case.silent else connect(failing)
+    client = connect(failing, io_timeout="100ms") if silent else connect(failing)
     ran = []
 
     def body() -> None:
         ran.append(True)
-        if case.silent:
+        if silent:
             pause.enter_context(failing.paused())
         else:
             failing.kill()
-        if case.raises:
+        if raises:
             raise BodyError
 
-    expected = BodyError if case.raises else (memlock.Unreachable, memlock.OutcomeUnknown)
+    expected = BodyError if raises else (memlock.Unreachable, memlock.OutcomeUnknown)
     outer = memlock.Unreachable("handled by the caller")
 
     def run() -> None:
         while True:
             try:
-                return leave(
-                    lambda: KINDS[case.kind](client, name, renew=case.renew),
-                    temporary=case.temporary,
-                    body=body,
-                )
+                make = functools.partial(KINDS[kind], client, name, renew=renew)
+                return leave(make, temporary=temporary, body=body)
             except memlock.Error:
                 if ran:
                     raise
 
     with ExitStack() as pause:
         with pytest.raises(expected) as caught:
-            if case.handling:
+            if handling:
                 try:
                     raise outer
                 except memlock.Error:
@@ -132,8 +111,8 @@ def test_a_with_block_raises_the_bodys_exception_or_ours(
             else:
                 run()
         assert caught.value.__cause__ is None
-        assert caught.value.__context__ is (outer if case.handling else None)
-        if not case.raises:
+        assert caught.value.__context__ is (outer if handling else None)
+        if not raises:
             assert name in str(caught.value)
             assert str(failing.port) in str(caught.value)
         del caught
@@ -201,26 +180,28 @@ def test_the_garbage_collector_takes_what_is_held(
     renew: bool,
 ) -> None:
     class Owner:
+        thing: Any
+        owner: Owner
+
         def lost(self, _: str) -> None:
             raise AssertionError
 
-    client = connect(failing)
+    client = connect(failing, "500ms" if silent else "20s")
     keep = {"renew": True, "max_hold": 60} if renew else {}
     things: list[weakref.ref[Any]] = []
     for number, make in enumerate(KINDS.values()):
         owner = Owner()
         more = {"on_lost": owner.lost} if renew else {}
-        owner.thing = make(client, f"{name}-{number}", **keep, **more)  # type: ignore[attr-defined]
-        owner.thing.__enter__()  # type: ignore[attr-defined]
-        owner.owner = owner  # type: ignore[attr-defined]
-        things.append(weakref.ref(owner.thing))  # type: ignore[attr-defined]
-        del owner, more
+        thing = functools.partial(make, client, f"{name}-{number}", **keep, **more)
+        owner.thing = answered(thing)
+        answered(owner.thing.__enter__)
+        owner.owner = owner
+        things.append(weakref.ref(owner.thing))
+        del owner, more, thing
     if not silent:
         failing.kill()
     with failing.paused() if silent else nullcontext():
-        began = time.monotonic()
         gc.collect()
-        assert time.monotonic() - began < 3
     assert [thing() for thing in things] == [None] * 3
     assert unraisable == []
 
@@ -229,50 +210,49 @@ def test_the_garbage_collector_takes_what_is_held(
 EXIT = """
 import gc, logging, sys, threading
 import memlock
-url, name, renew, quiet = sys.argv[1:]
+url, name, quiet = sys.argv[1:]
 if quiet == "quiet":
     logging.getLogger("memlock").addHandler(logging.NullHandler())
 client = memlock.connect(url)
-keep = {"renew": True} if renew == "renew" else {}
-mutexes = [client.mutex(f"{name}-{number}", **keep) for number in range(50)]
+mutexes = [client.mutex(f"{name}-{number}", renew=number % 2 == 0) for number in range(50)]
 for mutex in mutexes:
     mutex.acquire()
-semaphore = client.semaphore(f"{name}-s", 100, **keep)
-for number in range(25):
-    semaphore.acquire()
-permits = [semaphore.permit() for number in range(25)]
+semaphores = [client.semaphore(f"{name}-s", 100, renew=renew) for renew in (True, False)]
+permits = []
+for semaphore in semaphores:
+    for number in range(12):
+        semaphore.acquire()
+        permits.append(semaphore.permit())
 class Cycle:
     pass
 cycle = Cycle()
 cycle.cycle, cycle.mutex = cycle, mutexes[0]
-threading.elsewhere = mutexes[1], permits[1]
+threading.elsewhere = mutexes[1:3], permits[1]
 def hang(mutex):
     print("holding")
     sys.stdin.readline()
     raise SystemExit(0)
 del mutex
-hang(mutexes[2])
+hang(mutexes[3])
 """
 
 
+# It holds so much that one timeout for each would take longer than a child may take to end.
+SILENT = f"io_timeout={PATIENCE / 30:.0f}s"
+
+
 @pytest.mark.parametrize("quiet", ["quiet", "loud"])
-@pytest.mark.parametrize("renew", ["lease", "renew"])
 @pytest.mark.parametrize("silent", [False, True], ids=["dead", "silent"])
 def test_a_program_that_holds_a_hundred_ends_at_once_and_without_complaint(
-    failing: Memcached, name: str, silent: bool, renew: str, quiet: str
+    failing: Memcached, name: str, silent: bool, quiet: str
 ) -> None:
-    url = f"{failing.url}?io_timeout=300ms"
-    with Child(EXIT, url, name, renew, quiet) as child:
+    with Child(EXIT, f"{failing.url}?{SILENT}", name, quiet) as child:
         assert child.reads() == "holding"
         if not silent:
             failing.kill()
         with failing.paused() if silent else nullcontext():
-            began = time.monotonic()
-            child.says("")
-            _, complaints = child.process.communicate(timeout=60)
-            took = time.monotonic() - began
+            _, complaints = child.process.communicate("\n", timeout=PATIENCE)
     assert child.process.returncode == 0
-    assert took < 3, "it waited for each of what it held"
     lines = complaints.splitlines()
     if quiet == "quiet":
         assert lines == []
@@ -286,19 +266,17 @@ def test_a_program_that_holds_a_hundred_ends_at_once_and_without_complaint(
 def test_the_end_of_a_program_releases_what_is_on_the_server_that_works(
     failing: Memcached, server: Memcached, name: str
 ) -> None:
-    url = f"memcached://127.0.0.1:{failing.port},127.0.0.1:{server.port}?io_timeout=300ms"
-    with Child(EXIT, url, name, "lease", "quiet") as child:
+    url = f"memcached://127.0.0.1:{failing.port},127.0.0.1:{server.port}?{SILENT}"
+    with Child(EXIT, url, name, "quiet") as child:
         assert child.reads() == "holding"
         with failing.paused(), server.plain() as plain:
             held = [key for key in locks(name) if plain.get(key) is not None]
             assert 5 < len(held) < 45, "the locks are not on both servers"
-            began = time.monotonic()
             child.says("")
             assert child.ends() == 0
-            assert time.monotonic() - began < 3
-            # One is held by another module, which Python leaves as it is.
-            left = [key for key in held if plain.get(key) is not None]
-            assert left in ([], [f"lock:{name}-1"])
+            # Some are held by another module, which Python leaves as it is.
+            left = {key for key in held if plain.get(key) is not None}
+            assert left <= {f"lock:{name}-1", f"lock:{name}-2"}
 
 
 def locks(name: str) -> Iterator[str]:
