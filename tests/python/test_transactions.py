@@ -71,16 +71,16 @@ def count(connection: Any) -> int:
 
 
 def test_the_next_holder_sees_the_work(
-    connect: Callable[[], Any], any_client: memlock.Client, name: str
+    connect: Callable[[], Any], client: memlock.Client, name: str
 ) -> None:
     connection, other = connect(), connect()
     counts: list[int] = []
 
     def look() -> None:
-        with any_client.mutex(name):
+        with client.mutex(name):
             counts.append(count(other))
 
-    mutex = any_client.mutex(name)
+    mutex = client.mutex(name)
     with memlock.transaction(mutex, connection) as entered:
         assert entered is mutex
         thread = threading.Thread(target=look)
@@ -93,10 +93,10 @@ def test_the_next_holder_sees_the_work(
 
 
 def test_an_exception_rolls_back_and_then_releases(
-    connect: Callable[[], Any], any_client: memlock.Client, name: str
+    connect: Callable[[], Any], client: memlock.Client, name: str
 ) -> None:
     connection, other = connect(), connect()
-    mutex = any_client.mutex(name)
+    mutex = client.mutex(name)
     for error in (Unwanted, KeyboardInterrupt):
         with pytest.raises(error), memlock.transaction(mutex, connection):
             execute(connection, "INSERT INTO work VALUES (1)")
@@ -110,10 +110,10 @@ def test_an_exception_rolls_back_and_then_releases(
 
 
 def test_an_open_transaction_is_refused(
-    connect: Callable[[], Any], any_client: memlock.Client, name: str
+    connect: Callable[[], Any], client: memlock.Client, name: str
 ) -> None:
     connection = connect()
-    mutex = any_client.mutex(name)
+    mutex = client.mutex(name)
     execute(connection, "BEGIN")
     execute(connection, "INSERT INTO work VALUES (1)")
     with pytest.raises(memlock.Invalid, match="open"), memlock.transaction(mutex, connection):
@@ -124,22 +124,22 @@ def test_an_open_transaction_is_refused(
 
 
 def test_a_body_that_ends_its_transaction(
-    connect: Callable[[], Any], any_client: memlock.Client, name: str
+    connect: Callable[[], Any], client: memlock.Client, name: str
 ) -> None:
     connection = connect()
     is_off = not is_autocommit(connection)
     refused = nullcontext() if is_off else pytest.raises(memlock.Invalid, match="has ended")
-    with refused, memlock.transaction(any_client.mutex(name), connection):
+    with refused, memlock.transaction(client.mutex(name), connection):
         execute(connection, "INSERT INTO work VALUES (1)")
         execute(connection, "COMMIT")
     assert count(connection) == 1
-    assert not any_client.mutex(name).locked()
+    assert not client.mutex(name).locked()
 
 
 def test_a_connection_that_is_lost(
-    connect: Callable[[], Any], any_client: memlock.Client, name: str
+    connect: Callable[[], Any], client: memlock.Client, name: str
 ) -> None:
-    mutex, connection = any_client.mutex(name), connect()
+    mutex, connection = client.mutex(name), connect()
     with pytest.raises(Exception, match=r".") as lost, memlock.transaction(mutex, connection):
         execute(connection, "INSERT INTO work VALUES (1)")
         connection.close()
@@ -149,10 +149,10 @@ def test_a_connection_that_is_lost(
 
 
 def test_semaphores_permits_and_timeouts(
-    connect: Callable[[], Any], any_client: memlock.Client, name: str
+    connect: Callable[[], Any], client: memlock.Client, name: str
 ) -> None:
     connection = connect()
-    limit = any_client.semaphore(name, 1, timeout=0.05)
+    limit = client.semaphore(name, 1, timeout=0.05)
     with memlock.transaction(limit, connection):
         assert limit.available == 0
         with pytest.raises(memlock.TimedOut), memlock.transaction(limit, connect()):

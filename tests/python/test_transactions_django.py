@@ -7,6 +7,7 @@ import gc
 import threading
 import unittest
 from collections.abc import Iterator
+from typing import Any
 
 import django
 import django.conf
@@ -17,7 +18,7 @@ import pytest
 from databases import Postgres
 from django.db import DatabaseError, connections, transaction
 from memlock.django import release_on_commit
-from support import safe
+from support import PATIENCE, MemcachedText, safe
 
 DATABASES = ["postgres", "sqlite"]
 
@@ -31,9 +32,8 @@ def settings(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> It
         django.conf.settings.configure(DATABASES=databases, USE_TZ=True)
         django.setup()
     for alias in DATABASES:
-        with connections[alias].cursor() as cursor:
-            cursor.execute("DROP TABLE IF EXISTS work")
-            cursor.execute("CREATE TABLE work (n int)")
+        execute(alias, "DROP TABLE IF EXISTS work")
+        execute(alias, "CREATE TABLE work (n int)")
     yield
     connections.close_all()
 
@@ -45,13 +45,24 @@ def using(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 @pytest.fixture
-def mutex(any_client: memlock.Client, name: str) -> memlock.Mutex:
-    return any_client.mutex(name)
+def mutex(client: memlock.Client, name: str) -> memlock.Mutex:
+    return client.mutex(name)
 
 
-def write(using: str) -> None:
+def execute(using: str, statement: str) -> Any:
     with connections[using].cursor() as cursor:
-        cursor.execute("INSERT INTO work VALUES (1)")
+        cursor.execute(statement)
+        return cursor.fetchone() if statement.startswith("SELECT") else None
+
+
+def write(using: str, number: int = 1) -> None:
+    execute(using, f"INSERT INTO work VALUES ({number})")
+
+
+def hold(mutex: memlock.Mutex, using: str | None = None) -> None:
+    """Leaves its release to the transaction."""
+    with mutex:
+        release_on_commit(mutex, using)
 
 
 class Unwanted(Exception):  # noqa: N818
@@ -84,13 +95,11 @@ def test_another_connection_sees_the_work_when_the_lock_is_free(
             counts.append(other.execute("SELECT count(*) FROM work WHERE n = 77").fetchone()[0])
 
     with transaction.atomic("postgres"):
-        with client.mutex(name) as mutex:
-            release_on_commit(mutex, "postgres")
+        hold(client.mutex(name), "postgres")
         thread = threading.Thread(target=look)
         thread.start()
-        with connections["postgres"].cursor() as cursor:
-            cursor.execute("INSERT INTO work VALUES (77)")
-    thread.join(20)
+        write("postgres", 77)
+    thread.join(PATIENCE)
     assert counts == [1]
 
 
@@ -101,36 +110,29 @@ def test_a_rollback_releases(using: str, mutex: memlock.Mutex) -> None:
         raise Unwanted
     assert not mutex.locked()
     with transaction.atomic(using):
-        with mutex:
-            release_on_commit(mutex, using)
+        hold(mutex, using)
         transaction.set_rollback(True, using)
         assert mutex.locked()
     assert not mutex.locked()
 
 
-@pytest.mark.parametrize("ends", ["commit", "rollback", "rollback of a savepoint"])
-def test_release_in_is_a_part_of_the_transaction(postgres: Postgres, name: str, ends: str) -> None:
+@pytest.mark.parametrize("savepoint_fails", [False, True])
+@pytest.mark.parametrize("fails", [False, True])
+def test_release_in_is_a_part_of_the_transaction(
+    postgres: Postgres, name: str, fails: bool, savepoint_fails: bool
+) -> None:
     mutex, other = (memlock.connect(postgres.store_url).mutex(name) for _ in range(2))
-
-    def work() -> None:
-        with mutex:
-            write("postgres")
-            mutex.release_in(connections["postgres"])
-        safe(not other.acquire(blocking=False), "held twice")
-
-    if ends == "commit":
-        with transaction.atomic("postgres"):
-            work()
-    elif ends == "rollback":
-        with pytest.raises(Unwanted), transaction.atomic("postgres"):
-            work()
-            raise Unwanted
-    else:
-        with transaction.atomic("postgres"):
-            with pytest.raises(Unwanted), transaction.atomic("postgres"):
-                work()
-                raise Unwanted
+    with contextlib.suppress(Unwanted), transaction.atomic("postgres"):
+        with contextlib.suppress(Unwanted), transaction.atomic("postgres"):
+            with mutex:
+                write("postgres")
+                mutex.release_in(connections["postgres"])
             safe(not other.acquire(blocking=False), "held twice")
+            if savepoint_fails:
+                raise Unwanted
+        safe(not other.acquire(blocking=False), "held twice")
+        if fails:
+            raise Unwanted
     assert other.acquire(blocking=False)
     other.release()
 
@@ -138,8 +140,7 @@ def test_release_in_is_a_part_of_the_transaction(postgres: Postgres, name: str, 
 def test_savepoints_release_nothing(using: str, mutex: memlock.Mutex) -> None:
     with transaction.atomic(using):
         with contextlib.suppress(Unwanted), transaction.atomic(using):
-            with mutex:
-                release_on_commit(mutex, using)
+            hold(mutex, using)
             raise Unwanted
         # Callbacks of on_commit() are dropped with their savepoint.
         assert mutex.locked()
@@ -150,20 +151,10 @@ def test_savepoints_release_nothing(using: str, mutex: memlock.Mutex) -> None:
             pass
         assert mutex.locked()
     assert not mutex.locked()
-
-
-def test_durable_and_nested_transactions(using: str, mutex: memlock.Mutex) -> None:
     with transaction.atomic(using, durable=True):
-        with transaction.atomic(using), transaction.atomic(using), mutex:
-            release_on_commit(mutex, using)
+        with transaction.atomic(using), transaction.atomic(using):
+            hold(mutex, using)
         assert mutex.locked()
-    assert not mutex.locked()
-
-
-def test_autocommit_releases_at_once(using: str, mutex: memlock.Mutex) -> None:
-    with mutex:
-        release_on_commit(mutex, using)
-        assert not mutex.locked()
     assert not mutex.locked()
 
 
@@ -171,8 +162,7 @@ def test_transactions_by_hand(using: str, mutex: memlock.Mutex) -> None:
     for end in (transaction.commit, transaction.rollback):
         transaction.set_autocommit(False, using)
         try:
-            with mutex:
-                release_on_commit(mutex, using)
+            hold(mutex, using)
             with transaction.atomic(using):
                 write(using)
             assert mutex.locked()
@@ -185,8 +175,7 @@ def test_transactions_by_hand(using: str, mutex: memlock.Mutex) -> None:
 def test_autocommit_that_is_switched_on_commits(mutex: memlock.Mutex) -> None:
     """SQLite's module commits then; PostgreSQL's refuses it in a transaction."""
     transaction.set_autocommit(False, "sqlite")
-    with mutex:
-        release_on_commit(mutex, "sqlite")
+    hold(mutex, "sqlite")
     write("sqlite")
     assert mutex.locked()
     transaction.set_autocommit(True, "sqlite")
@@ -195,18 +184,15 @@ def test_autocommit_that_is_switched_on_commits(mutex: memlock.Mutex) -> None:
 
 def test_a_transaction_that_is_closed(using: str, mutex: memlock.Mutex) -> None:
     with contextlib.suppress(DatabaseError), transaction.atomic(using):
-        with mutex:
-            release_on_commit(mutex, using)
+        hold(mutex, using)
         connections[using].close()
         assert not mutex.locked()
         # The transaction is over, although its block is not.
-        with mutex:
-            release_on_commit(mutex, using)
+        hold(mutex, using)
         assert not mutex.locked()
     # And the next one is as usual.
     with transaction.atomic(using):
-        with mutex:
-            release_on_commit(mutex, using)
+        hold(mutex, using)
         assert mutex.locked()
     assert not mutex.locked()
 
@@ -217,32 +203,24 @@ def test_a_hook_that_raises(using: str, mutex: memlock.Mutex) -> None:
 
     with pytest.raises(Unwanted), transaction.atomic(using):
         transaction.on_commit(raise_unwanted, using)
-        with mutex:
-            release_on_commit(mutex, using)
+        hold(mutex, using)
     assert not mutex.locked()
 
 
 def test_a_commit_that_fails(postgres: Postgres, mutex: memlock.Mutex) -> None:
-    with connections["postgres"].cursor() as cursor:
-        cursor.execute(
-            "CREATE TABLE IF NOT EXISTS late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
-        )
+    late = "CREATE TABLE IF NOT EXISTS late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
+    execute("postgres", late)
     with pytest.raises(DatabaseError), transaction.atomic("postgres"):
-        with mutex:
-            release_on_commit(mutex, "postgres")
-        with connections["postgres"].cursor() as cursor:
-            cursor.execute("INSERT INTO late VALUES (1), (1)")
+        hold(mutex, "postgres")
+        execute("postgres", "INSERT INTO late VALUES (1), (1)")
         assert mutex.locked()
     assert not mutex.locked()
 
 
 def test_a_connection_that_is_lost(postgres: Postgres, mutex: memlock.Mutex) -> None:
     with pytest.raises(DatabaseError), transaction.atomic("postgres"):
-        with mutex:
-            release_on_commit(mutex, "postgres")
-        with connections["postgres"].cursor() as cursor:
-            cursor.execute("SELECT pg_backend_pid()")
-            (pid,) = cursor.fetchone()
+        hold(mutex, "postgres")
+        (pid,) = execute("postgres", "SELECT pg_backend_pid()")
         with psycopg.connect(postgres.dsn, autocommit=True) as other:
             other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
     assert not mutex.locked()
@@ -254,8 +232,7 @@ def test_a_connection_that_is_lost(postgres: Postgres, mutex: memlock.Mutex) -> 
 def test_a_thread_that_forgets_its_transaction(using: str, mutex: memlock.Mutex) -> None:
     def work() -> None:
         transaction.set_autocommit(False, using)
-        with mutex:
-            release_on_commit(mutex, using)
+        hold(mutex, using)
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -265,16 +242,20 @@ def test_a_thread_that_forgets_its_transaction(using: str, mutex: memlock.Mutex)
     assert not mutex.locked()
 
 
-def test_the_wrong_moment(using: str, mutex: memlock.Mutex) -> None:
+def test_without_a_transaction_or_a_lock(using: str, mutex: memlock.Mutex) -> None:
+    with mutex:
+        # In autocommit mode it is released at once.
+        release_on_commit(mutex, using)
+        assert not mutex.locked()
     with pytest.raises(memlock.NotHeld), transaction.atomic(using):
         release_on_commit(mutex, using)
     with pytest.raises(memlock.NotHeld):
         release_on_commit(mutex, using)
 
 
-def test_requests_and_semaphores(any_client: memlock.Client, name: str, using: str) -> None:
+def test_requests_and_semaphores(client: memlock.Client, name: str, using: str) -> None:
     """As ATOMIC_REQUESTS does: the view is called in atomic()."""
-    limit = any_client.semaphore(name, 2)
+    limit = client.semaphore(name, 2)
 
     @transaction.atomic(using)
     def view() -> int:
@@ -288,14 +269,15 @@ def test_requests_and_semaphores(any_client: memlock.Client, name: str, using: s
 
 
 def test_the_loss_of_a_lock_raises_nothing(
-    client: memlock.Client, name: str, using: str, caplog: pytest.LogCaptureFixture
+    mutex: memlock.Mutex,
+    plain: MemcachedText,
+    name: str,
+    using: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     with transaction.atomic(using):
-        with client.mutex(name) as mutex:
-            release_on_commit(mutex, using)
-        owner = mutex.owner()
-        assert owner
-        assert mutex.force_unlock(owner.token)
+        hold(mutex, using)
+        assert plain.delete(f"lock:{name}")
         write(using)
     assert mutex.lost == "gone"
     assert "LockLost" in caplog.text
@@ -307,8 +289,7 @@ def test_a_test_case(mutex: memlock.Mutex) -> None:
 
         def test(self) -> None:
             with self.captureOnCommitCallbacks(execute=True), transaction.atomic():
-                with mutex:
-                    release_on_commit(mutex)
+                hold(mutex)
                 assert mutex.locked()
             assert not mutex.locked()
             with transaction.atomic(), mutex:
@@ -325,8 +306,7 @@ def test_a_test_case(mutex: memlock.Mutex) -> None:
 
 def test_the_fence_guard(using: str, name: str) -> None:
     connection = connections[using]
-    with connection.cursor() as cursor:
-        cursor.execute(memlock.fence_table_ddl(connection.vendor))
+    execute(using, memlock.fence_table_ddl(connection.vendor))
     with pytest.raises(memlock.Invalid, match="autocommit"):
         memlock.check_fence(connection, name, 2)
     with transaction.atomic(using):

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import memlock
 import psycopg
@@ -25,6 +24,7 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from support import PATIENCE, run
 
 
 @pytest.fixture(scope="module", params=["postgres", "sqlite"])
@@ -43,11 +43,17 @@ def engine(
 
 
 @pytest.fixture
-def mutex(any_client: memlock.Client, name: str) -> memlock.Mutex:
-    return any_client.mutex(name)
+def mutex(client: memlock.Client, name: str) -> memlock.Mutex:
+    return client.mutex(name)
 
 
 WRITE = text("INSERT INTO work VALUES (1)")
+
+
+def hold(mutex: memlock.Mutex, work: Any) -> None:
+    """Leaves its release to the transaction of a session or a connection."""
+    with mutex:
+        release_on_commit(mutex, work)
 
 
 class Unwanted(Exception):  # noqa: N818
@@ -71,7 +77,7 @@ def test_the_commit_of_a_session_comes_before_the_release(
         thread = threading.Thread(target=look)
         thread.start()
         session.execute(WRITE)
-    thread.join(20)
+    thread.join(PATIENCE)
     assert counts == [seen_before + 1]
     assert not mutex.locked()
 
@@ -81,8 +87,7 @@ def test_the_ends_of_a_session(engine: Engine, mutex: memlock.Mutex) -> None:
         for writes in (False, True):
             with Session(engine, expire_on_commit=writes) as session:
                 # Before the first statement: a transaction begins here.
-                with mutex:
-                    release_on_commit(mutex, session)
+                hold(mutex, session)
                 if writes:
                     session.execute(WRITE)
                 assert mutex.locked()
@@ -99,8 +104,7 @@ def test_the_nested_transactions_of_a_session_release_nothing(
 ) -> None:
     with Session(engine) as session, session.begin():
         with contextlib.suppress(Unwanted), session.begin_nested():
-            with mutex:
-                release_on_commit(mutex, session)
+            hold(mutex, session)
             session.execute(WRITE)
             raise Unwanted
         assert mutex.locked()
@@ -118,8 +122,7 @@ def test_listeners_that_raise(engine: Engine, mutex: memlock.Mutex) -> None:
         session = Session(engine)
         event.listen(session, name, raise_unwanted)
         with contextlib.suppress(Unwanted):
-            with mutex:
-                release_on_commit(mutex, session)
+            hold(mutex, session)
             session.execute(WRITE)
             session.rollback() if name == "after_rollback" else session.commit()
         event.remove(session, name, raise_unwanted)
@@ -133,8 +136,7 @@ def test_the_ends_of_a_connection(engine: Engine, mutex: memlock.Mutex) -> None:
             with engine.connect() as connection:
                 if begins:
                     connection.begin()
-                with mutex:
-                    release_on_commit(mutex, connection)
+                hold(mutex, connection)
                 connection.execute(WRITE)
                 with contextlib.suppress(Unwanted), connection.begin_nested():
                     raise Unwanted
@@ -151,8 +153,7 @@ def test_the_ends_of_a_connection(engine: Engine, mutex: memlock.Mutex) -> None:
         raise Unwanted
     assert not mutex.locked()
     with engine.connect() as connection, connection.begin() as trans:
-        with mutex:
-            release_on_commit(mutex, connection)
+        hold(mutex, connection)
         trans.commit()
         assert not mutex.locked()
 
@@ -162,15 +163,13 @@ def test_autocommit_holds_until_the_end_of_the_logical_transaction(
 ) -> None:
     automatic = engine.execution_options(isolation_level="AUTOCOMMIT")
     with automatic.connect() as connection:
-        with mutex:
-            release_on_commit(mutex, connection)
+        hold(mutex, connection)
         connection.execute(WRITE)
         assert mutex.locked()
         connection.commit()
         assert not mutex.locked()
     with Session(automatic) as session:
-        with mutex:
-            release_on_commit(mutex, session)
+        hold(mutex, session)
         assert mutex.locked()
     assert not mutex.locked()
 
@@ -178,8 +177,7 @@ def test_autocommit_holds_until_the_end_of_the_logical_transaction(
 def test_a_session_in_the_transaction_of_a_connection(engine: Engine, mutex: memlock.Mutex) -> None:
     with engine.connect() as connection, connection.begin() as outer:
         with Session(connection, join_transaction_mode="create_savepoint") as session:
-            with mutex:
-                release_on_commit(mutex, session)
+            hold(mutex, session)
             session.execute(WRITE)
             session.commit()
             assert mutex.locked()
@@ -188,8 +186,7 @@ def test_a_session_in_the_transaction_of_a_connection(engine: Engine, mutex: mem
         assert not mutex.locked()
     # A session that begins the transaction of its connection ends it, too.
     with engine.connect() as connection, Session(connection) as session:
-        with mutex:
-            release_on_commit(mutex, session)
+        hold(mutex, session)
         session.execute(WRITE)
         session.commit()
         assert not mutex.locked()
@@ -203,16 +200,14 @@ def test_a_commit_that_fails(postgres: Postgres, mutex: memlock.Mutex) -> None:
         )
     for work in (Session(engine), engine.connect()):
         with work:
-            with mutex:
-                release_on_commit(mutex, work)
+            hold(mutex, work)
             work.execute(text("INSERT INTO late VALUES (1), (1)"))
             with pytest.raises(IntegrityError):
                 work.commit()
             work.rollback()
             assert not mutex.locked()
     with pytest.raises(IntegrityError), engine.begin() as connection:
-        with mutex:
-            release_on_commit(mutex, connection)
+        hold(mutex, connection)
         connection.execute(text("INSERT INTO late VALUES (1), (1)"))
     assert not mutex.locked()
     engine.dispose()
@@ -225,8 +220,7 @@ def test_a_connection_that_is_lost(
     engine = create_engine(postgres.url)
     work = Session(engine) if with_session else engine.connect()
     with pytest.raises(DBAPIError), work:
-        with mutex:
-            release_on_commit(mutex, work)
+        hold(mutex, work)
         pid = work.execute(text("SELECT pg_backend_pid()")).scalar_one()
         with psycopg.connect(postgres.dsn, autocommit=True) as other:
             other.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
@@ -239,8 +233,7 @@ def test_two_phases(postgres: Postgres, mutex: memlock.Mutex) -> None:
     engine = create_engine(postgres.url)
     other = create_engine(postgres.url)
     with Session(engine, twophase=True) as session:
-        with mutex:
-            release_on_commit(mutex, session)
+        hold(mutex, session)
         session.execute(text("SELECT 1"))
         session.execute(text("SELECT 1"), bind_arguments={"bind": other})
         session.prepare()
@@ -249,8 +242,7 @@ def test_two_phases(postgres: Postgres, mutex: memlock.Mutex) -> None:
         assert not mutex.locked()
     with engine.connect() as connection:
         trans = connection.begin_twophase()
-        with mutex:
-            release_on_commit(mutex, connection)
+        hold(mutex, connection)
         trans.prepare()
         assert mutex.locked()
         trans.commit()
@@ -263,8 +255,7 @@ def test_two_phases(postgres: Postgres, mutex: memlock.Mutex) -> None:
 def test_a_transaction_that_is_forgotten(engine: Engine, mutex: memlock.Mutex) -> None:
     for make in (Session, Engine.connect):
         work = make(engine)
-        with mutex:
-            release_on_commit(mutex, work)
+        hold(mutex, work)
         work.execute(text("SELECT 1"))
         assert mutex.locked()
         del work
@@ -274,8 +265,7 @@ def test_a_transaction_that_is_forgotten(engine: Engine, mutex: memlock.Mutex) -
 
 def test_scoped_sessions(engine: Engine, mutex: memlock.Mutex) -> None:
     scoped = scoped_session(sessionmaker(engine))
-    with mutex:
-        release_on_commit(mutex, scoped)
+    hold(mutex, scoped)
     scoped.execute(WRITE)
     assert mutex.locked()
     scoped.commit()
@@ -287,24 +277,20 @@ def test_asynchronous_sessions_and_connections(tmp_path: Path, mutex: memlock.Mu
     async def work() -> None:
         engine = create_async_engine(f"sqlite+aiosqlite:///{tmp_path / 'work.db'}")
         async with AsyncSession(engine) as session, session.begin():
-            with mutex:
-                release_on_commit(mutex, session)
+            hold(mutex, session)
             await session.execute(text("SELECT 1"))
             assert mutex.locked()
         assert not mutex.locked()
         async with engine.connect() as connection:
-            with mutex:
-                release_on_commit(mutex, connection)
+            hold(mutex, connection)
             await connection.execute(text("SELECT 1"))
             assert mutex.locked()
             await connection.rollback()
             assert not mutex.locked()
-            with mutex:
-                release_on_commit(mutex, connection)
+            hold(mutex, connection)
         assert not mutex.locked()
         scoped = async_scoped_session(async_sessionmaker(engine), asyncio.current_task)
-        with mutex:
-            release_on_commit(mutex, scoped)
+        hold(mutex, scoped)
         await scoped.execute(text("SELECT 1"))
         assert mutex.locked()
         await scoped.remove()
@@ -314,10 +300,8 @@ def test_asynchronous_sessions_and_connections(tmp_path: Path, mutex: memlock.Mu
     asyncio.run(work())
 
 
-def test_several_locks_and_nothing_held(
-    engine: Engine, any_client: memlock.Client, name: str
-) -> None:
-    limit, mutex = any_client.semaphore(name, 2), any_client.mutex(name)
+def test_several_locks_and_nothing_held(engine: Engine, client: memlock.Client, name: str) -> None:
+    limit, mutex = client.semaphore(name, 2), client.mutex(name)
     with Session(engine) as session, session.begin():
         with pytest.raises(memlock.NotHeld):
             release_on_commit(mutex, session)
@@ -331,13 +315,11 @@ def test_several_locks_and_nothing_held(
         release_on_commit(mutex, object())  # type: ignore[arg-type]
 
 
-def test_it_works_without_greenlet() -> None:
-    program = "import sys; sys.modules['greenlet'] = None; import memlock.sqlalchemy"
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
-
-
-def test_memlock_imports_neither_django_nor_sqlalchemy() -> None:
-    program = (
-        "import sys, memlock; sys.exit('django' in sys.modules or 'sqlalchemy' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+def test_memlock_imports_neither_django_nor_sqlalchemy_and_works_without_greenlet() -> None:
+    program = """
+import sys, memlock
+print("django" in sys.modules or "sqlalchemy" in sys.modules)
+sys.modules["greenlet"] = None
+import memlock.sqlalchemy
+"""
+    assert run(program) == ["False"]
