@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,32 +14,25 @@ from support import Memcached, run
 Call = Callable[[memlock.Client, str], object]
 
 
-def twice(thing: Any) -> None:
+HELD: list[Any] = []
+
+
+def held(thing: Any) -> Any:
+    """Keeps it alive until the test is over."""
+    HELD.append(thing)
     thing.acquire()
-    thing.release()
-    thing.release()
+    return thing
 
 
-def lost_mutex(client: memlock.Client, name: str) -> memlock.Mutex:
-    mutex = client.mutex(name)
-    mutex.acquire()
-    owner = mutex.owner()
-    assert owner is not None
-    assert client.mutex(name).force_unlock(owner.token)
-    return mutex
+@pytest.fixture(autouse=True)
+def let_go() -> Iterator[None]:
+    yield
+    HELD.clear()
 
 
-def lost_semaphore(client: memlock.Client, name: str) -> memlock.Semaphore:
-    semaphore = client.semaphore(name, 1)
-    semaphore.acquire()
-    assert client.semaphore(name, 1).tear_down()
-    return semaphore
-
-
-def lost_permit(client: memlock.Client, name: str) -> memlock.Permit:
-    permit = client.semaphore(name, 1).permit()
-    assert client.semaphore(name, 1).tear_down()
-    return permit
+def released(thing: Any) -> Any:
+    held(thing).release()
+    return thing
 
 
 def leave(thing: Any) -> None:
@@ -52,24 +44,24 @@ def enter_taken(thing: Any, again: Any) -> None:
         raise AssertionError
 
 
-def other_number(client: memlock.Client, name: str, use: Callable[[Any], object]) -> None:
-    with client.semaphore(name, 3):
-        use(client.semaphore(name, 2))
+def lost(client: memlock.Client, name: str, kind: str) -> Any:
+    """A lock or a permit that was taken away."""
+    if kind == "mutex":
+        mutex = held(client.mutex(name))
+        assert client.mutex(name).force_unlock(mutex.owner().token)
+        return mutex
+    semaphore = client.semaphore(name, 1)
+    thing = held(semaphore) if kind == "semaphore" else semaphore.permit()
+    assert semaphore.tear_down()
+    return thing
 
 
-def torn_down(client: memlock.Client, name: str) -> memlock.DistinctList:
-    keys = client.distinct_list(name, 60)
-    keys.insert("key")
-    assert keys.tear_down()
-    return keys
-
-
-def walk_torn_down(client: memlock.Client, name: str) -> None:
+def torn_down(client: memlock.Client, name: str) -> tuple[memlock.DistinctList, Iterator[str]]:
     keys = client.distinct_list(name, 60)
     keys.insert("key")
     walk = iter(keys)
     assert keys.tear_down()
-    next(walk)
+    return keys, walk
 
 
 def cancelled(client: memlock.Client) -> memlock.CancelHandle:
@@ -86,85 +78,78 @@ def closed(client: memlock.Client, make: Callable[[memlock.Client], Any]) -> Any
     return made
 
 
-# On a server that works.
-CALLS: dict[str, tuple[type[memlock.Error], Call]] = {
-    "mutex lease": (memlock.Invalid, lambda c, n: c.mutex(n, lease=0)),
-    "semaphore lease": (memlock.Invalid, lambda c, n: c.semaphore(n, 1, lease=0)),
-    "semaphore permits": (memlock.Invalid, lambda c, n: c.semaphore(n, 0)),
-    "counter key": (memlock.Invalid, lambda c, n: c.counter(n + " with a space")),
-    "list duration": (memlock.Invalid, lambda c, n: c.distinct_list(n, 0)),
-    "mutex not held": (memlock.NotHeld, lambda c, n: c.mutex(n).release()),
-    "mutex released twice": (memlock.NotHeld, lambda c, n: twice(c.mutex(n))),
-    "mutex extend not held": (memlock.NotHeld, lambda c, n: c.mutex(n).extend()),
-    "mutex check not held": (memlock.NotHeld, lambda c, n: c.mutex(n).check()),
-    "mutex fence not held": (memlock.NotHeld, lambda c, n: c.mutex(n).fence),
-    "semaphore not held": (memlock.NotHeld, lambda c, n: c.semaphore(n, 1).release()),
-    "semaphore released twice": (memlock.NotHeld, lambda c, n: twice(c.semaphore(n, 1))),
-    "semaphore extend not held": (memlock.NotHeld, lambda c, n: c.semaphore(n, 1).extend()),
-    "semaphore check not held": (memlock.NotHeld, lambda c, n: c.semaphore(n, 1).check()),
-    "semaphore release of none": (memlock.Invalid, lambda c, n: c.semaphore(n, 1).release(0)),
-    "mutex release lost": (memlock.LockLost, lambda c, n: lost_mutex(c, n).release()),
-    "mutex extend lost": (memlock.LockLost, lambda c, n: lost_mutex(c, n).extend()),
-    "mutex with lost": (memlock.LockLost, lambda c, n: leave(lost_mutex(c, n))),
-    "semaphore release lost": (memlock.LockLost, lambda c, n: lost_semaphore(c, n).release()),
-    "semaphore extend lost": (memlock.LockLost, lambda c, n: lost_semaphore(c, n).extend()),
-    "semaphore with lost": (memlock.LockLost, lambda c, n: leave(lost_semaphore(c, n))),
-    "permit release lost": (memlock.LockLost, lambda c, n: lost_permit(c, n).release()),
-    "permit extend lost": (memlock.LockLost, lambda c, n: lost_permit(c, n).extend()),
-    "permit with lost": (memlock.LockLost, lambda c, n: leave(lost_permit(c, n))),
-    "mutex lease of extend": (memlock.Invalid, lambda c, n: held(c.mutex(n)).extend(0.1)),
-    "renewed mutex extend": (memlock.Invalid, lambda c, n: held(c.mutex(n, renew=True)).extend()),
-    "mutex timed out": (
-        memlock.TimedOut,
+# On a server that works: what raises which exception.
+RAISED: dict[type[memlock.Error], list[Call]] = {
+    memlock.Invalid: [
+        lambda c, n: c.mutex(n, lease=0),
+        lambda c, n: c.semaphore(n, 1, lease=0),
+        lambda c, n: c.semaphore(n, 0),
+        lambda c, n: c.counter(n + " with a space"),
+        lambda c, n: c.distinct_list(n, 0),
+        lambda c, n: c.distinct_list(n, 60).insert(""),
+        lambda c, n: c.semaphore(n, 1).release(0),
+        lambda c, n: held(c.mutex(n)).extend(0.1),
+        lambda c, n: held(c.mutex(n, renew=True)).extend(),
+        lambda c, n: c.semaphore(n, 1).acquire(permits=2),
+        lambda c, n: c.semaphore(n, 1).acquire(permits=0),
+        lambda c, n: held(c.semaphore(n, 3)) and c.semaphore(n, 2).acquire(),
+        lambda c, n: held(c.semaphore(n, 3)) and c.semaphore(n, 2).set_up(60),
+    ],
+    memlock.NotHeld: [
+        lambda c, n: c.mutex(n).release(),
+        lambda c, n: released(c.mutex(n)).release(),
+        lambda c, n: c.mutex(n).extend(),
+        lambda c, n: c.mutex(n).check(),
+        lambda c, n: c.mutex(n).fence,
+        lambda c, n: c.semaphore(n, 1).release(),
+        lambda c, n: released(c.semaphore(n, 1)).release(),
+        lambda c, n: c.semaphore(n, 1).extend(),
+        lambda c, n: c.semaphore(n, 1).check(),
+    ],
+    memlock.LockLost: [
+        lambda c, n: lost(c, n, "mutex").release(),
+        lambda c, n: lost(c, n, "mutex").extend(),
+        lambda c, n: leave(lost(c, n, "mutex")),
+        lambda c, n: lost(c, n, "semaphore").release(),
+        lambda c, n: lost(c, n, "semaphore").extend(),
+        lambda c, n: leave(lost(c, n, "semaphore")),
+        lambda c, n: lost(c, n, "permit").release(),
+        lambda c, n: lost(c, n, "permit").extend(),
+        lambda c, n: leave(lost(c, n, "permit")),
+    ],
+    memlock.TimedOut: [
         lambda c, n: enter_taken(c.mutex(n), c.mutex(n, timeout=0.01)),
-    ),
-    "semaphore timed out": (
-        memlock.TimedOut,
         lambda c, n: enter_taken(c.semaphore(n, 1), c.semaphore(n, 1, timeout=0)),
-    ),
-    "permit timed out": (
-        memlock.TimedOut,
         lambda c, n: held(c.semaphore(n, 1)) and c.semaphore(n, 1).permit(timeout=0),
-    ),
-    "too many permits": (memlock.Invalid, lambda c, n: c.semaphore(n, 1).acquire(permits=2)),
-    "no permits": (memlock.Invalid, lambda c, n: c.semaphore(n, 1).acquire(permits=0)),
-    "other number acquire": (memlock.Invalid, lambda c, n: other_number(c, n, held)),
-    "other number set_up": (
-        memlock.Invalid,
-        lambda c, n: other_number(c, n, lambda semaphore: semaphore.set_up(60)),
-    ),
-    "semaphore missing": (memlock.SemaphoreNotFound, lambda c, n: c.semaphore(n).acquire()),
-    "semaphore missing permit": (memlock.SemaphoreNotFound, lambda c, n: c.semaphore(n).permit()),
-    "semaphore missing available": (
-        memlock.SemaphoreNotFound,
+    ],
+    memlock.SemaphoreNotFound: [
+        lambda c, n: c.semaphore(n).acquire(),
+        lambda c, n: c.semaphore(n).permit(),
         lambda c, n: c.semaphore(n).available,
-    ),
-    "semaphore missing set_up": (memlock.SemaphoreNotFound, lambda c, n: c.semaphore(n).set_up(60)),
-    "semaphore missing resize": (memlock.SemaphoreNotFound, lambda c, n: c.semaphore(n).resize(2)),
-    "counter missing acquire": (memlock.CounterNotFound, lambda c, n: c.counter(n).try_acquire()),
-    "counter missing release": (memlock.CounterNotFound, lambda c, n: c.counter(n).release()),
-    "counter missing available": (memlock.CounterNotFound, lambda c, n: c.counter(n).available),
-    "list gone add": (memlock.SessionNotFound, lambda c, n: torn_down(c, n).insert("key")),
-    "list gone len": (memlock.SessionNotFound, lambda c, n: len(torn_down(c, n))),
-    "list gone walk": (memlock.SessionNotFound, walk_torn_down),
-    "list key": (memlock.Invalid, lambda c, n: c.distinct_list(n, 60).insert("")),
-    "mutex cancelled": (memlock.Interrupted, lambda c, n: c.mutex(n).acquire(cancel=cancelled(c))),
-    "semaphore cancelled": (
-        memlock.Interrupted,
+        lambda c, n: c.semaphore(n).set_up(60),
+        lambda c, n: c.semaphore(n).resize(2),
+    ],
+    memlock.CounterNotFound: [
+        lambda c, n: c.counter(n).try_acquire(),
+        lambda c, n: c.counter(n).acquire(),
+        lambda c, n: c.counter(n).acquire(priority=0),
+        lambda c, n: c.counter(n).release(),
+        lambda c, n: c.counter(n).available,
+    ],
+    memlock.SessionNotFound: [
+        lambda c, n: torn_down(c, n)[0].insert("key"),
+        lambda c, n: len(torn_down(c, n)[0]),
+        lambda c, n: next(torn_down(c, n)[1]),
+    ],
+    memlock.Interrupted: [
+        lambda c, n: c.mutex(n).acquire(cancel=cancelled(c)),
         lambda c, n: c.semaphore(n, 1).acquire(cancel=cancelled(c)),
-    ),
-    "counter cancelled": (
-        memlock.Interrupted,
         lambda c, n: c.counter(n).acquire(cancel=cancelled(c)),
-    ),
-    "mutex closed": (
-        memlock.ClientClosed,
+    ],
+    memlock.ClientClosed: [
         lambda c, n: closed(c, lambda c: c.mutex(n)).acquire(),
-    ),
-    "counter closed": (
-        memlock.ClientClosed,
         lambda c, n: closed(c, lambda c: c.counter(n)).acquire(),
-    ),
+    ],
 }
 
 
@@ -183,62 +168,49 @@ def test_a_with_statement_that_times_out_says_what_is_missing(
         client.semaphore(name, 1).permit(timeout=0)
 
 
-def held(thing: Any) -> Any:
-    """Keeps it alive until the test is over."""
-    HELD.append(thing)
-    thing.acquire()
-    return thing
-
-
-HELD: list[Any] = []
-
-
-@pytest.fixture(autouse=True)
-def let_go() -> Iterator[None]:
-    yield
-    HELD.clear()
-
-
 def names(error: BaseException, name: str, server: str) -> None:
     assert name in str(error)
     assert server in str(error)
 
 
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("raised", RAISED)
 @pytest.mark.parametrize("store", ["memcached", "memory"])
 def test_an_exception_names_the_lock_and_the_server(
-    server: Memcached, name: str, store: str, call: str
+    server: Memcached, name: str, store: str, raised: type[memlock.Error]
 ) -> None:
-    place = f"memory://{uuid.uuid4().hex}" if store == "memory" else f"127.0.0.1:{server.port}"
-    url = place if store == "memory" else f"memcached://{place}"
-    raised, use = CALLS[call]
-    with pytest.raises(raised) as caught:
-        use(memlock.connect(url), name)
-    assert type(caught.value) is raised
-    names(caught.value, name, place)
+    for number, use in enumerate(RAISED[raised]):
+        unique = f"{name}-{number}"
+        place = f"memory://{unique}" if store == "memory" else f"127.0.0.1:{server.port}"
+        url = place if store == "memory" else f"memcached://{place}"
+        with pytest.raises(raised) as caught:
+            use(memlock.connect(url), unique)
+        assert type(caught.value) is raised, number
+        names(caught.value, unique, place)
 
 
-# Of something that was acquired before the server died.
-DEAD: dict[str, Call] = {
-    "mutex": lambda c, n: c.mutex(n).acquire(),
-    "mutex with": lambda c, n: c.mutex(n).__enter__(),
-    "mutex owner": lambda c, n: c.mutex(n).owner(),
-    "mutex locked": lambda c, n: c.mutex(n).locked(),
-    "mutex force_unlock": lambda c, n: c.mutex(n).force_unlock("token"),
-    "semaphore": lambda c, n: c.semaphore(n, 1).acquire(),
-    "permit": lambda c, n: c.semaphore(n, 1).permit(),
-    "available": lambda c, n: c.semaphore(n, 1).available,
-    "holders": lambda c, n: c.semaphore(n, 1).holders(),
-    "resize": lambda c, n: c.semaphore(n, 1).resize(2),
-    "semaphore set_up": lambda c, n: c.semaphore(n, 1).set_up(60),
-    "semaphore tear_down": lambda c, n: c.semaphore(n, 1).tear_down(),
-    "counter set_up": lambda c, n: c.counter(n).set_up(1),
-    "counter try_acquire": lambda c, n: c.counter(n).try_acquire(),
-    "counter acquire": lambda c, n: c.counter(n).acquire(priority=1),
-    "counter release": lambda c, n: c.counter(n).release(),
-    "counter available": lambda c, n: c.counter(n).available,
-    "list": lambda c, n: c.distinct_list(n, 60),
-}
+# Of nothing that was acquired before the server died.
+DEAD: list[Call] = [
+    lambda c, n: c.mutex(n).acquire(),
+    lambda c, n: c.mutex(n).__enter__(),
+    lambda c, n: c.mutex(n).owner(),
+    lambda c, n: c.mutex(n).locked(),
+    lambda c, n: c.mutex(n).force_unlock("token"),
+    lambda c, n: c.semaphore(n, 1).acquire(),
+    lambda c, n: c.semaphore(n, 1).__enter__(),
+    lambda c, n: c.semaphore(n, 1).permit(),
+    lambda c, n: c.semaphore(n, 1).available,
+    lambda c, n: c.semaphore(n, 1).holders(),
+    lambda c, n: c.semaphore(n, 1).resize(2),
+    lambda c, n: c.semaphore(n, 1).set_up(60),
+    lambda c, n: c.semaphore(n, 1).tear_down(),
+    lambda c, n: c.counter(n).set_up(1),
+    lambda c, n: c.counter(n).try_acquire(),
+    lambda c, n: c.counter(n).acquire(),
+    lambda c, n: c.counter(n).acquire(priority=1),
+    lambda c, n: c.counter(n).release(),
+    lambda c, n: c.counter(n).available,
+    lambda c, n: c.distinct_list(n, 60),
+]
 HOLDING: dict[str, Callable[[Any], object]] = {
     "release": lambda thing: thing.release(),
     "extend": lambda thing: thing.extend(),
@@ -247,19 +219,12 @@ HOLDING: dict[str, Callable[[Any], object]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def dead() -> Iterator[Memcached]:
-    server = Memcached()
-    server.kill()
-    yield server
-    server.close()
-
-
-@pytest.mark.parametrize("call", DEAD)
-def test_an_unreachable_server_is_named(dead: Memcached, name: str, call: str) -> None:
-    with pytest.raises(memlock.Unreachable) as caught:
-        DEAD[call](memlock.connect(dead.url), name)
-    names(caught.value, name, f"127.0.0.1:{dead.port}")
+def test_an_unreachable_server_is_named(mortal_server: Memcached, name: str) -> None:
+    mortal_server.kill()
+    for use in DEAD:
+        with pytest.raises(memlock.Unreachable) as caught:
+            use(memlock.connect(mortal_server.url), name)
+        names(caught.value, name, f"127.0.0.1:{mortal_server.port}")
 
 
 @pytest.mark.parametrize("renew", [False, True], ids=["lease", "renewed"])
