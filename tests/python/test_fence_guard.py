@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 import sqlite3
 import threading
@@ -19,9 +20,12 @@ import sqlalchemy
 from databases import MariaDb, Postgres
 from memlock.fences import Database
 from sqlalchemy.orm import Session
-from support import eventually, safe
+from support import PATIENCE, eventually, safe
 
 ISOLATIONS = ["READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"]
+# SQLite has only one.
+LEVELS = [("sqlite", "SERIALIZABLE"), *itertools.product(["postgresql", "mysql"], ISOLATIONS)]
+at_each_level = pytest.mark.parametrize(("dialect", "isolation"), LEVELS, indirect=["dialect"])
 # What a database answers to the second of two transactions above READ COMMITTED.
 REFUSALS = (memlock.Fenced, psycopg.errors.SerializationFailure, pymysql.err.OperationalError)
 
@@ -106,7 +110,7 @@ def set_isolation(connection: Any, dialect: str, isolation: str) -> None:
         connection.cursor().execute(f"SET SESSION TRANSACTION ISOLATION LEVEL {isolation}")
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
+@at_each_level
 def test_a_holder_that_read_before_the_next_one_wrote_is_refused(
     connect: Connect, dialect: str, isolation: str, resource: str
 ) -> None:
@@ -133,7 +137,20 @@ def test_a_holder_that_read_before_the_next_one_wrote_is_refused(
     stalled.rollback()
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
+WAITS = {
+    "postgresql": "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'",
+    "mysql": "SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'",
+}
+
+
+def waits_for_lock(connection: Any, query: str) -> bool:
+    cursor = connection.cursor()
+    cursor.execute(query)
+    connection.rollback()
+    return bool(cursor.rowcount)
+
+
+@at_each_level
 @pytest.mark.parametrize("known", [False, True])
 def test_of_two_that_race_the_older_waits_and_is_refused(
     connect: Connect, dialect: str, isolation: str, known: bool, resource: str
@@ -159,30 +176,17 @@ def test_of_two_that_race_the_older_waits_and_is_refused(
     thread = threading.Thread(target=write)
     thread.start()
     # It waits for the row: nothing else can be observed of SQLite's lock.
-    if dialect == "postgresql":
+    if dialect in WAITS:
         observer = connect()
-        observer.autocommit = True
-        eventually(
-            lambda: observer.execute(
-                "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            ).fetchone()
-        )
-    elif dialect == "mysql":
-        eventually(lambda: waits_for_lock(connect()))
+        eventually(lambda: waits_for_lock(observer, WAITS[dialect]))
     assert not answers
     newer.commit()
-    thread.join(20)
+    thread.join(PATIENCE)
     assert len(answers) == 1
     safe(answers[0] is not None, "an older fence was let in")
     assert isinstance(answers[0], REFUSALS)
     if isolation == "READ COMMITTED":
         assert isinstance(answers[0], memlock.Fenced)
-
-
-def waits_for_lock(connection: Any) -> bool:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")
-        return cursor.fetchone() is not None
 
 
 @pytest.mark.parametrize("rolls_back", [False, True])
@@ -202,7 +206,7 @@ def test_of_two_that_race_the_newer_waits_and_wins(
     thread.start()
     assert not done.wait(0.1)
     older.rollback() if rolls_back else older.commit()
-    assert done.wait(20)
+    assert done.wait(PATIENCE)
     thread.join()
     with pytest.raises(memlock.Fenced):
         memlock.check_fence(older, resource, 8)
@@ -257,15 +261,26 @@ def test_autocommit_without_a_transaction_is_refused(
     connection.rollback()
 
 
-def test_rows_may_be_dictionaries(mariadb: MariaDb, postgres: Postgres, resource: str) -> None:
-    maria = mariadb.connect(cursorclass=pymysql.cursors.DictCursor)
-    post = postgres.connect(row_factory=psycopg.rows.dict_row)
-    for connection, dialect in ((maria, "mariadb"), (post, "postgresql")):
-        connection.cursor().execute(memlock.fence_table_ddl(dialect))
+@pytest.mark.parametrize(
+    ("server", "options"),
+    [
+        ("mariadb", {"cursorclass": pymysql.cursors.DictCursor}),
+        # A row that was found, although it was not changed, is counted then.
+        ("mariadb", {"client_flag": pymysql.constants.CLIENT.FOUND_ROWS}),
+        ("postgres", {"row_factory": psycopg.rows.dict_row}),
+    ],
+)
+def test_connections_with_options(
+    server: str, options: dict[str, Any], request: pytest.FixtureRequest, resource: str
+) -> None:
+    connection = request.getfixturevalue(server).connect(**options)
+    dialect = "mariadb" if server == "mariadb" else "postgresql"
+    connection.cursor().execute(memlock.fence_table_ddl(dialect))
+    for fence in (2, 2, 3):
+        memlock.check_fence(connection, resource, fence)
+    with pytest.raises(memlock.Fenced, match="fence 3"):
         memlock.check_fence(connection, resource, 2)
-        with pytest.raises(memlock.Fenced, match="fence 2"):
-            memlock.check_fence(connection, resource, 1)
-        connection.close()
+    connection.close()
 
 
 @pytest.mark.parametrize("autocommit", [False, True])
@@ -290,17 +305,6 @@ def test_psycopg2(
     if autocommit:
         with pytest.raises(memlock.Invalid, match="autocommit"):
             memlock.check_fence(connection, resource, 9)
-    connection.close()
-
-
-def test_found_rows_are_no_changed_rows(mariadb: MariaDb, resource: str) -> None:
-    flags = pymysql.constants.CLIENT.FOUND_ROWS
-    connection = mariadb.connect(client_flag=flags)
-    connection.cursor().execute(memlock.fence_table_ddl("mysql"))
-    for fence in (2, 2, 3):
-        memlock.check_fence(connection, resource, fence)
-    with pytest.raises(memlock.Fenced):
-        memlock.check_fence(connection, resource, 2)
     connection.close()
 
 
@@ -343,21 +347,21 @@ def test_create_and_other_tables(tmp_path: Path, mariadb: MariaDb, postgres: Pos
     maria.close()
 
 
-def test_wrong_arguments(tmp_path: Path) -> None:
-    connection = sqlite3.connect(tmp_path / "work.db")
-    for fence in (-1, 2**63):
-        with pytest.raises(memlock.Invalid, match="fence"):
-            memlock.check_fence(connection, "a", fence)
-    with pytest.raises(memlock.Invalid, match="255"):
-        memlock.check_fence(connection, "ü" * 128, 1)
-    with pytest.raises(memlock.Invalid, match="table"):
-        memlock.check_fence(connection, "a", 1, table="a; DROP TABLE b")
+def test_wrong_arguments() -> None:
+    connection = sqlite3.connect(":memory:")
+    for resource, fence, more, why in [
+        ("a", -1, {}, "fence"),
+        ("a", 2**63, {}, "fence"),
+        ("ü" * 128, 1, {}, "255"),
+        ("a", 1, {"table": "a; DROP TABLE b"}, "table"),
+    ]:
+        with pytest.raises(memlock.Invalid, match=why):
+            memlock.check_fence(connection, resource, fence, **more)  # type: ignore[arg-type]
+    for resource, fence in [("a", 1.0), ("a", True), ("a", None), (b"a", 1)]:
+        with pytest.raises(TypeError):
+            memlock.check_fence(connection, resource, fence)  # type: ignore[arg-type]
+    connection.close()
     with pytest.raises(memlock.Invalid, match="dialect"):
         memlock.check_fence(object(), "a", 1)
     with pytest.raises(memlock.Invalid, match="oracle"):
         memlock.fence_table_ddl("oracle")
-    for wrong in (1.0, True, None):
-        with pytest.raises(TypeError):
-            memlock.check_fence(connection, "a", wrong)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        memlock.check_fence(connection, b"a", 1)  # type: ignore[arg-type]
