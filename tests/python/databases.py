@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import glob
 import os
 import pwd
@@ -17,78 +17,59 @@ from typing import Any
 
 import psycopg
 import pymysql
-from support import PR_SET_PDEATHSIG, eventually
+from support import USER, Server
 
 PROGRAMS = ":".join(
     [os.environ.get("PATH", os.defpath), "/usr/sbin", *glob.glob("/usr/lib/postgresql/*/bin")]
 )
-USER = "nobody" if os.geteuid() == 0 else None
 
 
-class Database:
-    """A server in a directory of its own, run by a user that is not root."""
+class Database(Server):
+    """A server in a directory of its own."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="memlock-database-"))
         if USER:
             owner = pwd.getpwnam(USER)
             os.chown(self.folder, owner.pw_uid, owner.pw_gid)
         self.log = (self.folder / "log").open("ab")
-        # Bound but not listening: the server may bind beside it, and nobody else gets the port.
-        self.reserved = socket.socket()
-        self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.reserved.bind(("127.0.0.1", 0))
-        self.port: int = self.reserved.getsockname()[1]
-        self.process: subprocess.Popen[bytes] | None = None
+        environment = {**os.environ, "PATH": PROGRAMS, "TMPDIR": str(self.folder)}
+        self.settings: dict[str, Any] = {
+            "cwd": self.folder, "env": environment, "stdout": self.log, "stderr": self.log,
+        }  # fmt: skip
 
     def install(self, *command: str) -> None:
-        done = subprocess.run(self._options(command), **self._settings(), check=False)
+        words = self.program(*command)
+        done = subprocess.run(
+            words, user=USER, stdin=subprocess.DEVNULL, check=False, **self.settings
+        )
         assert done.returncode == 0, (self.folder / "log").read_text()
 
     def start(self, *command: str, answers: Callable[[], object]) -> None:
-        libc = ctypes.CDLL(None)
-        self.process = subprocess.Popen(
-            self._options(command),
-            **self._settings(),
-            preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
-        )
-        eventually(lambda: self.answers(answers), limit=60)
-
-    def answers(self, call: Callable[[], object]) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, (self.folder / "log").read_text()
-        try:
-            call()
-        except (psycopg.Error, OSError):
+        def is_up() -> bool:
+            with contextlib.suppress(psycopg.Error):
+                answers()
+                return True
             return False
-        return True
 
-    def _options(self, command: tuple[str, ...]) -> list[str]:
-        program = shutil.which(command[0], path=PROGRAMS)
-        assert program, f"{command[0]} is not installed"
-        return [program, *command[1:]]
+        try:
+            self.launch(*self.program(*command), answers=is_up, **self.settings)
+        except AssertionError as error:
+            raise AssertionError((self.folder / "log").read_text()) from error
 
-    def _settings(self) -> dict[str, Any]:
-        environment = {**os.environ, "PATH": PROGRAMS, "TMPDIR": str(self.folder)}
-        return {
-            "user": USER,
-            "cwd": self.folder,
-            "env": environment,
-            "stdin": subprocess.DEVNULL,
-            "stdout": self.log,
-            "stderr": self.log,
-        }
+    def program(self, name: str, *arguments: str) -> list[str]:
+        program = shutil.which(name, path=PROGRAMS)
+        assert program, f"{name} is not installed"
+        return [program, *arguments]
 
     def close(self) -> None:
         if self.process is not None:
             # An immediate shutdown of PostgreSQL, which ends its children too; MariaDB has none.
             self.process.send_signal(signal.SIGQUIT)
-            try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        self.reserved.close()
+        super().close()
         self.log.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -99,20 +80,11 @@ class Postgres(Database):
     def __init__(self) -> None:
         super().__init__()
         data = str(self.folder / "data")
-        # An empty password file and no locale of this machine.
+        # Without passwords, and with no locale of this machine.
         self.install(
-            "initdb",
-            "-D",
-            data,
-            "-A",
-            "trust",
-            "-U",
-            "test",
-            "--no-sync",
-            "--locale=C",
-            "-E",
-            "UTF8",
-        )
+            "initdb", "-D", data, "-A", "trust", "-U", "test", "--no-sync", "--locale=C",
+            "-E", "UTF8",
+        )  # fmt: skip
         settings = ["listen_addresses=127.0.0.1", "fsync=off", "synchronous_commit=off"]
         settings += ["unix_socket_directories=", "max_prepared_transactions=5"]
         # In its files, so that nothing is left of a server that was killed.

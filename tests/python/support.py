@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import selectors
@@ -12,7 +13,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +25,7 @@ from safety import MARKER
 # For what must happen, however slow the machine.
 PATIENCE = 60.0
 PR_SET_PDEATHSIG = 1
+USER = "nobody" if os.geteuid() == 0 else None
 
 
 def safe(condition: bool, message: str) -> None:
@@ -143,42 +144,37 @@ class MemcachedText:
         self.close()
 
 
-class Memcached:
-    """A memcached on a loopback port that stays its own while it is down."""
+class Server:
+    """A server on a loopback port that stays its own while it is down."""
+
+    process: subprocess.Popen[bytes] | None = None
 
     def __init__(self) -> None:
-        # Bound but not listening: memcached may bind beside it, and nobody else is given the port.
+        # Bound but not listening: the server may bind beside it, and nobody else gets the port.
         self.reserved = socket.socket()
         self.reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.reserved.bind(("127.0.0.1", 0))
         self.port: int = self.reserved.getsockname()[1]
-        self.process: subprocess.Popen[bytes] | None = None
-        self.start()
 
-    @property
-    def url(self) -> str:
-        return f"memcached://127.0.0.1:{self.port}"
-
-    def start(self) -> None:
-        arguments = ["memcached", "-l", "127.0.0.1", "-p", str(self.port), "-U", "0"]
+    def launch(self, *command: str, answers: Callable[[], object], **settings: Any) -> None:
+        """Starts it, by a user that is not root, and waits until it answers."""
         libc = ctypes.CDLL(None)
-        self.process = subprocess.Popen(
-            arguments,
-            user="nobody" if os.geteuid() == 0 else None,
+        self.process = process = subprocess.Popen(
+            command,
+            user=USER,
             stdin=subprocess.DEVNULL,
             # So that it dies with the test run. prctl takes no lock that a thread could hold.
             preexec_fn=lambda: libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
+            **settings,
         )
-        eventually(self.answers)
 
-    def answers(self) -> bool:
-        assert self.process is not None
-        assert self.process.poll() is None, "memcached ended"
-        try:
-            with self.plain() as plain:
-                return plain.stats()["pid"] == str(self.process.pid)
-        except OSError:
+        def is_up() -> bool:
+            assert process.poll() is None, f"{command[0]} ended"
+            with contextlib.suppress(OSError):
+                return bool(answers())
             return False
+
+        eventually(is_up)
 
     def kill(self) -> None:
         if self.process is not None:
@@ -186,11 +182,32 @@ class Memcached:
             self.process.wait()
             self.process = None
 
-    def restart(self) -> None:
+    def close(self) -> None:
         self.kill()
+        self.reserved.close()
+
+
+class Memcached(Server):
+    """A memcached that may be killed, started again, and paused."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.start()
 
-    @contextmanager
+    @property
+    def url(self) -> str:
+        return f"memcached://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        words = ["memcached", "-l", "127.0.0.1", "-p", str(self.port), "-U", "0"]
+        self.launch(*words, answers=self.is_ours)
+
+    def is_ours(self) -> bool:
+        assert self.process is not None
+        with self.plain() as plain:
+            return plain.stats()["pid"] == str(self.process.pid)
+
+    @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
         """Stands still: connections are accepted, nobody answers."""
         assert self.process is not None
@@ -203,10 +220,6 @@ class Memcached:
 
     def plain(self) -> MemcachedText:
         return MemcachedText(self.port)
-
-    def close(self) -> None:
-        self.kill()
-        self.reserved.close()
 
 
 CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
