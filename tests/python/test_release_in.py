@@ -15,6 +15,7 @@ import sqlalchemy
 from databases import MariaDb, Postgres
 from memlock import transactions
 from sqlalchemy.orm import Session
+from support import PATIENCE, answered
 
 
 class Store:
@@ -27,6 +28,14 @@ class Store:
     def connect(self, **options: Any) -> Any:
         self.opened.append(self._connect(**options))
         return self.opened[-1]
+
+    @property
+    def impatient_url(self) -> str:
+        return f"{self.url}{'&' if '?' in self.url else '?'}io_timeout=300ms"
+
+    def mutexes(self, name: str) -> tuple[memlock.Mutex, memlock.Mutex]:
+        """The same lock, of two clients."""
+        return memlock.connect(self.url).mutex(name), memlock.connect(self.url).mutex(name)
 
 
 @pytest.fixture(params=["postgresql", "mysql"])
@@ -52,6 +61,11 @@ def table(store: Store, name: str) -> str:
     return table
 
 
+def hold(mutex: memlock.Mutex) -> memlock.Mutex:
+    assert mutex.acquire()
+    return mutex
+
+
 def rows(store: Store, table: str) -> int:
     connection = store.connect()
     cursor = connection.cursor()
@@ -66,9 +80,7 @@ def work(connection: Any, table: str) -> None:
 
 
 def test_a_commit_releases_and_wakes_the_next_waiter(store: Store, table: str, name: str) -> None:
-    url, connect = store.url, store.connect
-    mutex = memlock.connect(url).mutex(name)
-    next_holder = memlock.connect(url).mutex(name, timeout=30)
+    (mutex, next_holder), connection = store.mutexes(name), store.connect()
     seen: list[int] = []
 
     def wait() -> None:
@@ -76,7 +88,6 @@ def test_a_commit_releases_and_wakes_the_next_waiter(store: Store, table: str, n
             seen.append(rows(store, table))
 
     waiter = threading.Thread(target=wait)
-    connection = connect()
     with memlock.transaction(mutex, connection) as held:
         work(connection, table)
         waiter.start()
@@ -90,9 +101,7 @@ def test_a_commit_releases_and_wakes_the_next_waiter(store: Store, table: str, n
 def test_after_a_rollback_it_is_held_until_it_is_released(
     store: Store, table: str, name: str
 ) -> None:
-    url, connect = store.url, store.connect
-    mutex, other = memlock.connect(url).mutex(name), memlock.connect(url).mutex(name)
-    connection = connect()
+    (mutex, other), connection = store.mutexes(name), store.connect()
     assert mutex.acquire()
     work(connection, table)
     release = mutex.release_in(connection)
@@ -107,9 +116,7 @@ def test_after_a_rollback_it_is_held_until_it_is_released(
 def test_the_end_of_the_with_statement_releases_nothing(
     store: Store, table: str, name: str
 ) -> None:
-    url, connect = store.url, store.connect
-    mutex, other = memlock.connect(url).mutex(name), memlock.connect(url).mutex(name)
-    connection = connect()
+    (mutex, other), connection = store.mutexes(name), store.connect()
     with mutex:
         work(connection, table)
         release = mutex.release_in(connection)
@@ -138,12 +145,8 @@ def test_a_connection_that_is_used_for_long_keeps_no_releases(
 
 
 def test_nobody_else_is_granted_it_before_the_end(store: Store, name: str) -> None:
-    url, connect = store.url, store.connect
-    mutex = memlock.connect(url).mutex(name, lease=1)
-    separator = "&" if "?" in url else "?"
-    other = memlock.connect(f"{url}{separator}io_timeout=300ms").mutex(name)
-    connection = connect()
-    assert mutex.acquire()
+    connection, other = store.connect(), memlock.connect(store.impatient_url).mutex(name)
+    mutex = answered(lambda: hold(memlock.connect(store.url).mutex(name, lease=1)))
     release = mutex.release_in(connection)
     # Beyond its lease.
     end = time.monotonic() + 1.5
@@ -152,16 +155,13 @@ def test_nobody_else_is_granted_it_before_the_end(store: Store, name: str) -> No
         with contextlib.suppress(memlock.Unreachable):
             assert not other.acquire(blocking=False)
     connection.commit()
-    assert other.acquire(timeout=10)
+    assert answered(lambda: other.acquire(timeout=PATIENCE))
     release.release()
-    assert other.check()
-    other.release()
+    assert answered(other.check)
 
 
 def test_a_lost_lock_is_no_release(store: Store, table: str, name: str) -> None:
-    url, connect = store.url, store.connect
-    mutex, other = memlock.connect(url).mutex(name), memlock.connect(url).mutex(name)
-    connection = connect()
+    (mutex, other), connection = store.mutexes(name), store.connect()
     with pytest.raises(memlock.LockLost), memlock.transaction(mutex, connection) as held:
         work(connection, table)
         owner = other.owner()
@@ -183,31 +183,10 @@ def test_a_pipeline_does_not_tell_whether_it_was_released(postgres: Postgres, na
         assert mutex.locked()
 
 
-def test_a_connection_of_another_kind_is_refused(store: Store, name: str) -> None:
-    mutex = memlock.connect(store.url).mutex(name)
-    with mutex, contextlib.closing(sqlite3.connect(":memory:")) as connection:
-        with pytest.raises(memlock.Invalid, match=r"sqlite3\.Connection"):
-            mutex.release_in(connection)
-        assert mutex.is_held
-
-
-def test_sqlalchemy_in_autocommit_mode_is_refused(store: Store, name: str) -> None:
-    engine = sqlalchemy.create_engine(store.engine_url, isolation_level="AUTOCOMMIT")
-    mutex = memlock.connect(store.url).mutex(name)
-    with mutex, Session(engine) as session, session.begin():
-        with pytest.raises(memlock.Invalid, match="transaction"):
-            mutex.release_in(session)
-        assert mutex.is_held
-        with pytest.raises(memlock.Invalid, match="transaction"):
-            memlock.check_fence(session, name, mutex.fence)
-    engine.dispose()
-
-
 @pytest.mark.parametrize("kind", ["session", "connection"])
 def test_sqlalchemy(store: Store, table: str, name: str, kind: str) -> None:
-    url = store.url
     engine = sqlalchemy.create_engine(store.engine_url)
-    mutex, other = memlock.connect(url).mutex(name), memlock.connect(url).mutex(name)
+    mutex, other = store.mutexes(name)
     insert = sqlalchemy.text(f"INSERT INTO {table} VALUES (1)")
     for end, count in (("rollback", 0), ("commit", 1)):
         target: Any = Session(engine) if kind == "session" else engine.connect()
@@ -224,15 +203,24 @@ def test_sqlalchemy(store: Store, table: str, name: str, kind: str) -> None:
 def test_what_cannot_be_released_so_is_refused(
     store: Store, client: memlock.Client, name: str
 ) -> None:
-    url, connect = store.url, store.connect
-    mutex = client.mutex(name)
-    connection = connect()
+    mutex, other = store.mutexes(name)
     with pytest.raises(memlock.NotHeld):
-        memlock.connect(url).mutex(name).release_in(connection)
-    with mutex, pytest.raises(memlock.ConfigError, match="memcached"):
-        mutex.release_in(connection)
-    assert not mutex.locked()
-    autocommit = connect(autocommit=True)
-    with memlock.connect(url).mutex(name) as mutex, pytest.raises(memlock.Invalid):
-        mutex.release_in(autocommit)
-    assert not mutex.locked()
+        mutex.release_in(store.connect())
+    with client.mutex(name) as elsewhere, pytest.raises(memlock.ConfigError, match="memcached"):
+        elsewhere.release_in(store.connect())
+    engine = sqlalchemy.create_engine(store.engine_url, isolation_level="AUTOCOMMIT")
+    with mutex, contextlib.closing(sqlite3.connect(":memory:")) as another_kind:
+        with Session(engine) as session, session.begin():
+            for connection, why in [
+                (another_kind, r"sqlite3\.Connection"),
+                (session, "transaction"),
+                (store.connect(autocommit=True), "transaction"),
+            ]:
+                with pytest.raises(memlock.Invalid, match=why):
+                    mutex.release_in(connection)
+                assert mutex.is_held
+            with pytest.raises(memlock.Invalid, match="transaction"):
+                memlock.check_fence(session, name, mutex.fence)
+        assert not other.acquire(blocking=False)
+    assert other.acquire(blocking=False)
+    engine.dispose()
