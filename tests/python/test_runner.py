@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from support import eventually
@@ -25,8 +26,8 @@ fn once(why: &str, what: &str) {
     let file = std::env::temp_dir().join(what);
     assert!(std::fs::exists(&file).unwrap() || std::fs::File::create(file).is_err(), "{why}");
 }
+#[test] #[ignore] fn dies() { std::process::abort() }
 """
-DIES = "#[test] fn dies() { std::process::abort() } #[test] fn passes() {}"
 # As libtest speaks of a test that does not end.
 HANGS = """#!/bin/sh
 case "$*" in
@@ -54,8 +55,8 @@ def loaded(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Module
     return module
 
 
-def program(runner: ModuleType, folder: Path, source: str) -> object:
-    (folder / "tests.rs").write_text(source)
+def program(runner: ModuleType, folder: Path) -> Any:
+    (folder / "tests.rs").write_text(TESTS)
     compile_it = ["rustc", "--test", "--edition", "2024", "-o", "tests", "tests.rs"]
     subprocess.run(compile_it, cwd=folder, check=True)
     return runner.TestProgram("scratch", str(folder / "tests"), folder)
@@ -69,18 +70,16 @@ def is_running(process: int) -> bool:
         return False
 
 
-def test_a_failure_by_chance_is_flaky_and_a_breach_of_safety_is_never_forgiven(
+def test_a_failure_by_chance_is_flaky_and_a_breach_of_safety_or_a_death_is_never_forgiven(
     runner: ModuleType, tmp_path: Path
 ) -> None:
-    result = program(runner, tmp_path, TESTS).run()  # type: ignore[attr-defined]
-    assert (result.passed, result.skipped, len(result.failures)) == (1, 1, 3)
+    tests = program(runner, tmp_path)
+    result = tests.run()
+    assert (result.passed, result.skipped, len(result.failures)) == (1, 2, 3)
     failed, flaky = runner.judge(result.failures)
     assert flaky == ["scratch fails_once"]
     assert failed == ["scratch fails", "scratch is_unsafe_once: not run again"]
-
-
-def test_a_program_that_dies_is_never_forgiven(runner: ModuleType, tmp_path: Path) -> None:
-    result = program(runner, tmp_path, DIES).run()  # type: ignore[attr-defined]
+    result = tests.run(("--include-ignored", "dies", "passes"))
     failed, flaky = runner.judge(result.failures)
     assert flaky == []
     assert failed == ["scratch (ended with status -6): not run again"]

@@ -63,8 +63,9 @@ except KeyboardInterrupt:
 @pytest.mark.skipif(
     not any(importlib.util.find_spec(name) for name in NAMES), reason="no module to make any"
 )
-@pytest.mark.parametrize("destroy", ["", "destroy"], ids=["alive", "destroyed"])
-@pytest.mark.parametrize("first", ["main", "sub"])
+@pytest.mark.parametrize(
+    ("first", "destroy"), [("main", "destroy"), ("sub", ""), ("sub", "destroy")]
+)
 def test_a_sub_interpreter_cannot_import_memlock_and_the_main_interpreter_is_not_affected(
     server: Memcached, name: str, first: str, destroy: str
 ) -> None:
