@@ -6,21 +6,28 @@ import gc
 import sys
 import uuid
 from collections.abc import Iterator
+from typing import Any
 
 import memlock
 import pytest
 from databases import MariaDb, Postgres
 from support import Memcached, MemcachedText
+from xdist.scheduler import LoadScopeScheduling
 
 WITH_DATABASES = ("fence_guard", "lost_updates", "release_in", "transactions", "wall_clock")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the workers look at the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+class Scheduling(LoadScopeScheduling):
     """Of several workers, one runs all tests with databases: so each database is started once."""
-    for item in items:
-        if item.path.stem.removeprefix("test_").startswith(WITH_DATABASES):
-            item.add_marker(pytest.mark.xdist_group("databases"))
+
+    def _split_scope(self, nodeid: str) -> str:
+        test = nodeid.rpartition("/")[2].removeprefix("test_")
+        return "databases" if test.startswith(WITH_DATABASES) else nodeid
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

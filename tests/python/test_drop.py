@@ -32,6 +32,8 @@ def failing(module_server: Memcached) -> Iterator[Memcached]:
     """A server that the test may kill or pause, and that answers at first."""
     if module_server.process is None:
         module_server.start()
+    # What earlier tests have left is not to be released while the server is silent.
+    gc.collect()
     yield module_server
 
 
