@@ -155,6 +155,11 @@ class MariaDb(Database):
         )
 
     @property
+    def store_url(self) -> str:
+        """For memlock."""
+        return f"mysql://root@localhost/work?socket={self.folder / 'socket'}"
+
+    @property
     def url(self) -> str:
         """For SQLAlchemy."""
         return f"mysql+pymysql://root@localhost/work?unix_socket={self.folder / 'socket'}"

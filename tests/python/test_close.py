@@ -18,6 +18,7 @@ from support import Memcached, MemcachedText, eventually
 WAITS: dict[str, Callable[..., Any]] = {
     "mutex": lambda client, name, **more: client.mutex(name).acquire(**more),
     "timeout": lambda client, name, **more: client.mutex(name).acquire(timeout=60, **more),
+    "no timeout": lambda client, name, **more: client.mutex(name).acquire(timeout=None, **more),
     "semaphore": lambda client, name, **more: client.semaphore(name, 1).acquire(**more),
     "permit": lambda client, name, **more: client.semaphore(name, 1).permit(**more),
     "retrying counter": lambda client, name, **more: client.counter(name).acquire(**more),

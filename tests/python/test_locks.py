@@ -8,13 +8,12 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import memlock
 import pytest
-from support import PATIENCE, Memcached, MemcachedText, answered, safe
+from support import Memcached, MemcachedText, answered, safe
 
 Make = Callable[..., Any]
 
@@ -65,19 +64,6 @@ def test_acquire_without_a_timeout_waits_as_the_object_says(
             with pytest.raises(memlock.TimedOut), impatient:
                 raise AssertionError("the body ran without the lock")
         assert held.is_held
-
-
-def test_a_timeout_of_none_waits_without_limit(
-    make: Make, server: Memcached, client: memlock.Client, name: str
-) -> None:
-    holder, waiter = make(memlock.connect(server.url), name), make(client, name)
-    assert holder.acquire(timeout=None)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(waiter.acquire, timeout=None)
-        time.sleep(0.2)
-        assert not waiting.done()
-        holder.release()
-        assert waiting.result(PATIENCE) is True
 
 
 def test_what_is_lost_is_told_once_and_then_it_is_not_held(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -211,12 +212,6 @@ DEAD: list[Call] = [
     lambda c, n: c.counter(n).available,
     lambda c, n: c.distinct_list(n, 60),
 ]
-HOLDING: dict[str, Callable[[Any], object]] = {
-    "release": lambda thing: thing.release(),
-    "extend": lambda thing: thing.extend(),
-    "check": lambda thing: thing.check(),
-    "with": leave,
-}
 
 
 def test_an_unreachable_server_is_named(mortal_server: Memcached, name: str) -> None:
@@ -228,24 +223,21 @@ def test_an_unreachable_server_is_named(mortal_server: Memcached, name: str) -> 
 
 
 @pytest.mark.parametrize("renew", [False, True], ids=["lease", "renewed"])
-@pytest.mark.parametrize("call", HOLDING)
+@pytest.mark.parametrize("call", ["release", "extend", "check", "__exit__"])
 def test_a_server_that_died_is_named_for_what_is_held(
     mortal_server: Memcached, name: str, call: str, renew: bool
 ) -> None:
-    if renew and call == "extend":
-        renew = False
     client = memlock.connect(mortal_server.url)
+    renew = renew and call != "extend"
     semaphore = client.semaphore(name, 2, renew=renew)
     things = [held(client.mutex(name, renew=renew)), held(semaphore), semaphore.permit()]
     keys = client.distinct_list(name, 60)
     # So that it is asked anew, and not on a connection that is known to be closed.
     time.sleep(0.2)
     mortal_server.kill()
-    for thing in things:
-        with pytest.raises((memlock.Unreachable, memlock.OutcomeUnknown)) as caught:
-            HOLDING[call](thing)
-        names(caught.value, name, f"127.0.0.1:{mortal_server.port}")
-    for use in [lambda: keys.insert("key"), lambda: len(keys), keys.tear_down]:
+    arguments = [None] * 3 if call == "__exit__" else []
+    calls = [functools.partial(getattr(thing, call), *arguments) for thing in things]
+    for use in [*calls, lambda: keys.insert("key"), lambda: len(keys), keys.tear_down]:
         with pytest.raises((memlock.Unreachable, memlock.OutcomeUnknown)) as caught:
             use()
         names(caught.value, name, f"127.0.0.1:{mortal_server.port}")

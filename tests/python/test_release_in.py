@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import memlock
@@ -19,34 +19,24 @@ from support import PATIENCE, answered
 
 
 class Store:
-    """A store, and connections to its database, which are closed at the end."""
+    """A database with the locks in it, and connections to it, which are closed at the end."""
 
-    def __init__(self, url: str, connect: Callable[..., Any], engine_url: str) -> None:
-        self.url, self._connect, self.engine_url = url, connect, engine_url
+    def __init__(self, database: Postgres | MariaDb) -> None:
+        self.database, self.url, self.engine_url = database, database.store_url, database.url
         self.opened: list[Any] = []
 
     def connect(self, **options: Any) -> Any:
-        self.opened.append(self._connect(**options))
+        self.opened.append(self.database.connect(**options))
         return self.opened[-1]
-
-    @property
-    def impatient_url(self) -> str:
-        return f"{self.url}{'&' if '?' in self.url else '?'}io_timeout=300ms"
 
     def mutexes(self, name: str) -> tuple[memlock.Mutex, memlock.Mutex]:
         """The same lock, of two clients."""
         return memlock.connect(self.url).mutex(name), memlock.connect(self.url).mutex(name)
 
 
-@pytest.fixture(params=["postgresql", "mysql"])
+@pytest.fixture(params=["postgres", "mariadb"])
 def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    if request.param == "postgresql":
-        postgres: Postgres = request.getfixturevalue("postgres")
-        store = Store(postgres.store_url, postgres.connect, postgres.url)
-    else:
-        mariadb: MariaDb = request.getfixturevalue("mariadb")
-        url = f"mysql://root@localhost/work?socket={mariadb.folder / 'socket'}"
-        store = Store(url, mariadb.connect, mariadb.url)
+    store = Store(request.getfixturevalue(request.param))
     yield store
     for connection in store.opened:
         connection.close()
@@ -145,7 +135,8 @@ def test_a_connection_that_is_used_for_long_keeps_no_releases(
 
 
 def test_nobody_else_is_granted_it_before_the_end(store: Store, name: str) -> None:
-    connection, other = store.connect(), memlock.connect(store.impatient_url).mutex(name)
+    url = f"{store.url}{'&' if '?' in store.url else '?'}io_timeout=300ms"
+    connection, other = store.connect(), memlock.connect(url).mutex(name)
     mutex = answered(lambda: hold(memlock.connect(store.url).mutex(name, lease=1)))
     release = mutex.release_in(connection)
     # Beyond its lease.
