@@ -39,9 +39,11 @@ handler = logging.Handler()
 handler.handle = lambda record: records.append(record.name)
 logging.getLogger("memlock").addHandler(handler)
 logging.getLogger("memlock").propagate = False
-mutex = client.mutex(name, 1.5, renew=True, max_hold=0.01, on_lost=lambda _: called.set())
+mutex = client.mutex(name, renew=True, on_lost=lambda _: called.set())
 mutex.acquire()
-print("callback", called.wait(20))
+mutex.force_unlock(mutex.owner().token)
+mutex.check()
+print("callback", called.wait(60))
 print("logs", "memlock.renewal" in records)
 try:
     print(client.mutex(name).acquire(blocking=True, timeout=object()))
@@ -54,7 +56,7 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 threading.Thread(target=interrupt).start()
 try:
-    print(client.mutex(name + "-held").acquire(timeout=20))
+    print(client.mutex(name + "-held").acquire(timeout=60))
 except KeyboardInterrupt:
     print("interrupted")
 """

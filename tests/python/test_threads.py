@@ -113,7 +113,7 @@ def test_of_many_who_release_as_many_succeed_as_acquired(
 ) -> None:
     number = 1 if way == "mutex" else PERMITS
     common = WAYS[way](any_client, name, number)
-    for _ in range(20):
+    for _ in range(10):
         for _ in range(number):
             common.acquire()
         start = threading.Barrier(THREADS)
@@ -156,7 +156,7 @@ def test_threads_may_extend_and_look_while_another_works_and_releases(
 
     with ThreadPoolExecutor(3) as pool:
         others = [pool.submit(work) for work in (extend, look, look)]
-        for turn in range(200):
+        for turn in range(100):
             with common:
                 assert common.is_held
                 if turn % 10 == 0:
