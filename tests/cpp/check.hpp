@@ -5,7 +5,19 @@
 
 #include <memlock.hpp>
 
-#include "../c/memcached_text.h"
+#include <map>
+
+#include "../c/queue.h"
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+
+using namespace std::chrono_literals;
+using memlock::errc;
+using clock_type = std::chrono::steady_clock;
+
+inline memlock::client here() { return memlock::client{check_url()}; }
 
 /// The expression must throw a memlock::error of this code.
 #define THROWS(expected, ...)                                                         \
@@ -19,5 +31,22 @@
         }                                                                             \
         if (!check_threw) FAIL("this must throw %s: %s", #expected, #__VA_ARGS__);    \
     } while (false)
+
+/// The suites of this program, by their names.
+inline std::map<std::string, void (*)()>& suites() {
+    static std::map<std::string, void (*)()> all;
+    return all;
+}
+
+inline int run_suite(const std::string& name) {
+    suites().at(name)();
+    return 0;
+}
+
+/// SUITE(name) { RUN(a_test); ... } says what the file of this name runs, with a server of its own.
+#define SUITE(name)                                                      \
+    static void suite_##name();                                          \
+    static const bool name##_is_known = (suites()[#name] = suite_##name, true); \
+    static void suite_##name()
 
 #endif

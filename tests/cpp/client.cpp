@@ -2,18 +2,13 @@
 
 #include "check.hpp"
 
-#include <mutex>
-
-using namespace std::chrono_literals;
-using memlock::errc;
-
 static_assert(std::is_nothrow_move_constructible_v<memlock::client>);
 static_assert(std::is_nothrow_move_assignable_v<memlock::client>);
 static_assert(std::is_nothrow_copy_constructible_v<memlock::error>);
 static_assert(std::is_base_of_v<std::system_error, memlock::error>);
 static_assert(noexcept(std::declval<const memlock::client&>().cancel_waits()));
 
-namespace {
+namespace client_tests {
 
 void a_mutex_and_a_list_do_not_mind_where_their_client_went() {
     memlock::client client{check_url()};
@@ -47,7 +42,7 @@ void a_client_that_was_moved_away_is_refused() {
 }
 
 void a_copy_is_the_same_client() {
-    const memlock::client client{check_url()};
+    const auto client = here();
     const memlock::client copy{client};
     CHECK(copy.get() == client.get());
 }
@@ -101,9 +96,10 @@ void every_answer_has_a_name_a_message_and_a_condition() {
     CHECK(make_error_code(errc::interrupted) == std::errc::operation_canceled);
 }
 
-}  // namespace
+}  // namespace client_tests
 
-int main() {
+SUITE(client) {
+    using namespace client_tests;
     RUN(a_mutex_and_a_list_do_not_mind_where_their_client_went);
     RUN(a_client_that_was_moved_away_is_refused);
     RUN(a_copy_is_the_same_client);

@@ -3,15 +3,11 @@
 
 #include "check.hpp"
 
-#include <mutex>
 #include <sys/wait.h>
-
-using namespace std::chrono_literals;
-using memlock::errc;
 
 namespace {
 
-int forks = 50;
+int forks = 25;
 
 template <class Body>
 void in_a_child(const Body& body) {
@@ -28,7 +24,7 @@ void in_a_child(const Body& body) {
 }
 
 void a_child_has_the_object_but_not_the_lock() {
-    const memlock::client client{check_url()};
+    const auto client = here();
     auto held = std::make_unique<memlock::mutex>(client, "held", 300s);
     memlock::mutex guarded{client, "guarded", 300s};
     memlock::mutex free{client, "free", 300s};
@@ -56,7 +52,7 @@ void a_child_has_the_object_but_not_the_lock() {
 }
 
 void a_child_has_the_semaphore_but_no_permit() {
-    const memlock::client client{check_url()};
+    const auto client = here();
     auto three = std::make_unique<memlock::counting_semaphore>(client, "three", 3, 300s);
     auto held = three->acquire_permit();
     three->acquire();
@@ -82,7 +78,7 @@ void a_child_has_the_semaphore_but_no_permit() {
 }
 
 void a_fork_may_come_while_other_threads_use_the_object() {
-    const memlock::client client{check_url()};
+    const auto client = here();
     memlock::mutex shared{client, "shared", 300s};
     memlock::counting_semaphore two{client, "two", 2, 300s};
     std::atomic<bool> stop{false};

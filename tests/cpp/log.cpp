@@ -2,11 +2,9 @@
 
 #include "check.hpp"
 
-#include <mutex>
-
 using memlock::log_level;
 
-namespace {
+namespace log_tests {
 
 struct line {
     log_level level;
@@ -77,9 +75,10 @@ void it_may_be_replaced_from_within() {
     CHECK(called == 1 && told.all().size() == 1);
 }
 
-}  // namespace
+}  // namespace log_tests
 
-int main() {
+SUITE(log) {
+    using namespace log_tests;
     RUN(messages_are_told_up_to_their_level);
     RUN(what_it_throws_is_dropped);
     RUN(it_may_be_replaced_from_within);

@@ -3,12 +3,8 @@
 #include "check.hpp"
 
 #include <cstring>
-#include <mutex>
 
-using namespace std::chrono_literals;
-using memlock::errc;
-
-namespace {
+namespace lost_tests {
 
 /// The notices that the callback got.
 struct told {
@@ -30,8 +26,6 @@ struct told {
         CHECK(threads.back() == std::this_thread::get_id());
     }
 };
-
-memlock::client here() { return memlock::client{check_url()}; }
 
 void a_guard_that_ends_without_its_lock_tells() {
     const auto client = here();
@@ -137,13 +131,13 @@ void a_client_that_was_moved_away_tells_nobody() {
     CHECK(mutex.last_unlock() == errc::not_held);
 }
 
-}  // namespace
+}  // namespace lost_tests
 
-int main() {
+SUITE(lost) {
+    using namespace lost_tests;
     RUN(a_guard_that_ends_without_its_lock_tells);
     RUN(what_is_thrown_is_not_told);
     RUN(everything_that_ends_without_what_it_held_tells);
     RUN(a_callback_may_throw_and_be_replaced);
     RUN(a_client_that_was_moved_away_tells_nobody);
-    return 0;
 }

@@ -1,54 +1,44 @@
-// memlock::mutex under the standard's guards, and what it has beyond them.
+// memlock::mutex under the standard's guards, and what it has beyond them. What all languages share is in
+// tests/conformance.
 
 #include "check.hpp"
 
 #include <limits>
-#include <mutex>
-#include <new>
-
-using namespace std::chrono_literals;
-using memlock::errc;
 
 static_assert(!std::is_copy_constructible_v<memlock::mutex> && !std::is_copy_assignable_v<memlock::mutex>);
 static_assert(!std::is_move_constructible_v<memlock::mutex> && !std::is_move_assignable_v<memlock::mutex>);
 static_assert(noexcept(std::declval<memlock::mutex&>().unlock()));
 static_assert(!noexcept(std::declval<memlock::mutex&>().release()));
 
-namespace {
-
-memlock::client here() { return memlock::client{check_url()}; }
+namespace mutex_tests {
 
 void every_guard_locks_and_unlocks() {
     const auto client = here();
     memlock::mutex mutex{client, "guards", 30s};
+    const auto is_locked = [] { return plain_has("lock:guards"); };
     {
         std::lock_guard guard{mutex};
-        CHECK(plain_has("lock:guards"));
+        CHECK(is_locked());
     }
-    CHECK(!plain_has("lock:guards"));
+    CHECK(!is_locked());
     {
         std::unique_lock guard{mutex, std::defer_lock};
         CHECK(!guard.owns_lock());
         guard.lock();
-        CHECK(plain_has("lock:guards"));
+        CHECK(is_locked());
         guard.unlock();
-        CHECK(!plain_has("lock:guards"));
-        CHECK(guard.try_lock());
+        CHECK(!is_locked() && guard.try_lock());
     }
-    {
-        std::unique_lock guard{mutex, std::try_to_lock};
-        CHECK(guard.owns_lock());
-    }
+    CHECK((std::unique_lock{mutex, std::try_to_lock}.owns_lock()));
     {
         std::scoped_lock guard{mutex};
-        CHECK(plain_has("lock:guards"));
+        CHECK(is_locked());
     }
     {
         mutex.lock();
         std::lock_guard guard{mutex, std::adopt_lock};
     }
-    CHECK(!plain_has("lock:guards"));
-    CHECK(!mutex.last_unlock());
+    CHECK(!is_locked() && !mutex.last_unlock());
 }
 
 void several_are_locked_together() {
@@ -67,21 +57,20 @@ void several_are_locked_together() {
     CHECK(plain_delete("lock:two"));
 }
 
-void a_try_is_false_when_somebody_has_it() {
+void a_try_is_false_when_another_has_it() {
     const auto client = here();
     memlock::mutex mutex{client, "try", 30s}, other{client, "try", 30s};
     std::lock_guard guard{other};
     CHECK(!mutex.try_lock());
     CHECK(!mutex.try_lock_for(0s) && !mutex.try_lock_for(-1h) && !mutex.try_lock_for(1ns));
     CHECK(!mutex.try_lock_for(std::chrono::nanoseconds::min()));
-    auto began = std::chrono::steady_clock::now();
+    const auto began = clock_type::now();
     CHECK(!mutex.try_lock_for(100ms));
-    CHECK(std::chrono::steady_clock::now() - began >= 99ms);
-    CHECK(!mutex.try_lock_until(std::chrono::steady_clock::now() + 50ms));
+    CHECK(clock_type::now() - began >= 99ms);
+    CHECK(!mutex.try_lock_until(clock_type::now() + 50ms));
     CHECK(!mutex.try_lock_until(std::chrono::system_clock::now() + 50ms));
     CHECK(!mutex.try_lock_until(std::chrono::system_clock::time_point::min()));
-    std::unique_lock waiting{mutex, 20ms};
-    CHECK(!waiting.owns_lock());
+    CHECK(!(std::unique_lock{mutex, 20ms}.owns_lock()));
 }
 
 void the_longest_waits_take_a_free_mutex() {
@@ -96,7 +85,7 @@ void the_longest_waits_take_a_free_mutex() {
     using seconds = std::chrono::duration<double>;
     CHECK(is_taken(mutex.try_lock_for(seconds{1e300})));
     CHECK(is_taken(mutex.try_lock_for(seconds{std::numeric_limits<double>::infinity()})));
-    CHECK(is_taken(mutex.try_lock_until(std::chrono::steady_clock::time_point::max())));
+    CHECK(is_taken(mutex.try_lock_until(clock_type::time_point::max())));
     CHECK(is_taken(mutex.try_lock_until(std::chrono::system_clock::time_point::max())));
     CHECK(is_taken(mutex.try_lock_until(std::chrono::system_clock::time_point::min())));
 }
@@ -109,10 +98,7 @@ void an_exception_unlocks() {
         throw std::runtime_error{"out of the critical section"};
     } catch (const std::runtime_error&) {
     }
-    CHECK(!plain_has("lock:thrown"));
-    CHECK(!mutex.last_unlock());
-    CHECK(mutex.try_lock());
-    mutex.unlock();
+    CHECK(!plain_has("lock:thrown") && !mutex.last_unlock());
 }
 
 void a_guard_survives_the_loss_of_its_lock() {
@@ -123,15 +109,14 @@ void a_guard_survives_the_loss_of_its_lock() {
         CHECK(plain_delete("lock:lost") && plain_add("lock:lost", 60));
     }
     CHECK(mutex.last_unlock() == errc::lost);
-    CHECK(plain_delete("lock:lost"));
+    CHECK_SAFE(plain_delete("lock:lost"));
     // And it can be asked to tell.
     {
         std::unique_lock guard{mutex};
         CHECK(plain_delete("lock:lost"));
         THROWS(errc::lost, guard.release()->release());
     }
-    CHECK(mutex.last_unlock() == errc::lost);
-    CHECK(mutex.try_lock());
+    CHECK(mutex.last_unlock() == errc::lost && mutex.try_lock());
     mutex.release();
     CHECK(!mutex.last_unlock());
 }
@@ -151,7 +136,7 @@ void what_is_not_held_is_told() {
     std::lock_guard guard{other};
     CHECK(!mutex.try_lock());
     THROWS(errc::not_held, mutex.release());
-    CHECK(plain_has("lock:not%20held"));
+    CHECK_SAFE(plain_has("lock:not%20held"));
 }
 
 void a_thread_does_not_wait_for_itself() {
@@ -161,7 +146,7 @@ void a_thread_does_not_wait_for_itself() {
     THROWS(errc::deadlock, mutex.lock());
     THROWS(errc::deadlock, mutex.try_lock_for(1h));
     CHECK(!mutex.try_lock());
-    CHECK(mutex.remaining() > 20s);
+    CHECK(mutex.remaining() > 0s);
 }
 
 void a_lease_that_ran_out_can_be_locked_anew() {
@@ -169,51 +154,22 @@ void a_lease_that_ran_out_can_be_locked_anew() {
     memlock::mutex mutex{client, "anew", 2s};
     mutex.lock();
     const auto before = mutex.fence();
-    while (mutex.remaining() > 0ms) check_pause_ms(10);
+    EVENTUALLY(mutex.remaining() == 0ms);
     mutex.lock();
-    CHECK(mutex.fence() > before && mutex.remaining() > 0ms);
-    mutex.release();
+    CHECK_SAFE(mutex.fence() > before);
+    mutex.unlock();
     CHECK(!plain_has("lock:anew"));
 }
 
-void a_lock_tells_its_time_and_its_fence() {
-    const auto client = here();
-    memlock::mutex mutex{client, "tells", 10s};
-    std::uint64_t fence = 0;
-    for (int i = 0; i < 10; i++) {
-        std::scoped_lock guard{mutex};
-        CHECK(mutex.remaining() > 8s && mutex.remaining() <= 10s);
-        CHECK_SAFE(mutex.fence() > fence);
-        fence = mutex.fence();
-        mutex.extend(1h);
-        CHECK(mutex.remaining() > 59min && mutex.remaining() <= 1h);
-        CHECK(mutex.fence() == fence);
-    }
-    std::scoped_lock guard{mutex};
-    THROWS(errc::invalid, mutex.extend(999ms));
-    THROWS(errc::invalid, mutex.extend(-1s));
-    THROWS(errc::invalid, mutex.extend(367 * 24h));
-    CHECK(mutex.remaining() > 5s);
-    plain_flush();
-    THROWS(errc::lost, mutex.extend(30s));
-    CHECK(mutex.remaining() == 0ms);
-}
-
-void an_operator_sees_and_takes_off_a_holder() {
+void an_operator_sees_who_holds_it() {
     const auto client = here();
     memlock::mutex mutex{client, "operated", 30s};
-    CHECK(!mutex.owner());
     {
         std::scoped_lock guard{mutex};
         const auto owner = mutex.owner();
-        CHECK(owner && owner->pid == static_cast<std::uint32_t>(getpid()) && !owner->host.empty());
-        CHECK(owner->remaining && *owner->remaining > 20s && *owner->remaining <= 32s);
-        CHECK(std::chrono::system_clock::now() - owner->since < 5s);
-        CHECK(!mutex.force_unlock("another"));
-        CHECK(mutex.force_unlock(owner->token));
-        CHECK(!mutex.force_unlock(owner->token));
+        CHECK(owner && !owner->host.empty());
+        CHECK(owner->remaining && *owner->remaining > 0s && *owner->remaining <= 32s);
     }
-    CHECK(mutex.last_unlock() == errc::lost);
     CHECK(plain_add("lock:operated", 0));
     const auto plain = mutex.owner();
     CHECK(plain && plain->host.empty() && plain->pid == 0 && !plain->remaining);
@@ -222,53 +178,26 @@ void an_operator_sees_and_takes_off_a_holder() {
     THROWS(errc::invalid, mutex.force_unlock(std::string{"a\0b", 3}));
 }
 
-void names_are_any_bytes_but_nul() {
+void a_name_has_no_nul() {
     const auto client = here();
-    for (const std::string& name : {std::string{"a b\r\n"}, std::string{"\xff"}, std::string(65536, 'x')}) {
-        memlock::mutex mutex{client, name, 30s};
-        CHECK(mutex.name() == name);
-        std::scoped_lock guard{mutex};
-    }
+    CHECK((memlock::mutex{client, "\xff\r\n", 30s}.name() == "\xff\r\n"));
     // C would lock "a" for this one.
     THROWS(errc::invalid, memlock::mutex(client, std::string{"a\0b", 3}, 30s));
-    for (const std::string& name : {std::string{}, std::string(65537, 'x')}) {
-        memlock::mutex mutex{client, name, 30s};
-        THROWS(errc::invalid, mutex.lock());
-        THROWS(errc::invalid, mutex.try_lock());
-    }
-    for (const auto lease : {0ms, 999ms, -1ms, std::chrono::milliseconds::max()}) {
-        memlock::mutex mutex{client, "lease", lease};
-        THROWS(errc::invalid, mutex.lock());
-    }
-    memlock::mutex month{client, "lease", 31 * 24h};
-    std::scoped_lock guard{month};
-    CHECK(month.remaining() > 30 * 24h);
 }
 
-void a_mutex_that_ends_unlocks() {
-    const auto client = here();
-    {
-        memlock::mutex mutex{client, "ends", 30s};
-        mutex.lock();
-        CHECK(plain_has("lock:ends"));
-    }
-    CHECK(!plain_has("lock:ends"));
-}
+}  // namespace mutex_tests
 
-}  // namespace
-
-int main() {
+SUITE(mutex) {
+    using namespace mutex_tests;
     RUN(every_guard_locks_and_unlocks);
     RUN(several_are_locked_together);
-    RUN(a_try_is_false_when_somebody_has_it);
+    RUN(a_try_is_false_when_another_has_it);
     RUN(the_longest_waits_take_a_free_mutex);
     RUN(an_exception_unlocks);
     RUN(a_guard_survives_the_loss_of_its_lock);
     RUN(what_is_not_held_is_told);
     RUN(a_thread_does_not_wait_for_itself);
     RUN(a_lease_that_ran_out_can_be_locked_anew);
-    RUN(a_lock_tells_its_time_and_its_fence);
-    RUN(an_operator_sees_and_takes_off_a_holder);
-    RUN(names_are_any_bytes_but_nul);
-    RUN(a_mutex_that_ends_unlocks);
+    RUN(an_operator_sees_who_holds_it);
+    RUN(a_name_has_no_nul);
 }

@@ -3,17 +3,12 @@
 
 #include "check.hpp"
 
-#include "../c/queue.h"
-
-#include <algorithm>
 #include <limits>
 
 #if __cplusplus >= 202002L
 #include <semaphore>
 #endif
 
-using namespace std::chrono_literals;
-using memlock::errc;
 using semaphore = memlock::counting_semaphore;
 
 static_assert(!std::is_copy_constructible_v<semaphore> && !std::is_copy_assignable_v<semaphore>);
@@ -25,11 +20,7 @@ static_assert(std::is_nothrow_move_assignable_v<memlock::permit>);
 static_assert(std::is_nothrow_default_constructible_v<memlock::permit>);
 static_assert(std::is_same_v<decltype(std::declval<semaphore&>().acquire_permit()), memlock::permit>);
 
-namespace {
-
-using clock_type = std::chrono::steady_clock;
-
-memlock::client here() { return memlock::client{check_url()}; }
+namespace semaphore_tests {
 
 /// What is written against the standard's semaphore.
 template <class Semaphore>
@@ -86,22 +77,13 @@ void no_more_is_released_than_was_acquired() {
     THROWS(errc::not_held, two.release());
     THROWS(errc::invalid, two.release(-1));
     same.acquire();
-    // Acquired by another object, it is not this one's to give back.
+    // Acquired by another object or as a permit, it is not this one's to give back.
+    const auto permit = two.acquire_permit();
     THROWS(errc::not_held, two.release());
+    same.release();
     two.acquire();
     THROWS(errc::not_held, two.release(std::numeric_limits<std::ptrdiff_t>::max()));
     CHECK(two.available() == 1u);
-    same.release();
-    CHECK(two.available() == 2u);
-}
-
-void any_thread_may_release() {
-    const auto client = here();
-    semaphore two{client, "threads", 2, 30s};
-    two.acquire();
-    std::thread{[&] { two.release(); }}.join();
-    CHECK(two.available() == 2u);
-    THROWS(errc::not_held, two.release());
 }
 
 void a_thread_releases_its_own_first() {
@@ -109,22 +91,26 @@ void a_thread_releases_its_own_first() {
     semaphore longer{client, "own first", 2, 300s};
     longer.acquire();
     const auto ours = longer.holders().at(0).token;
+    const auto is_held = [&] { return longer.holders().size() == 1 && longer.holders()[0].token == ours; };
     std::thread{[&] {
         longer.acquire();
         longer.release();
-        CHECK(longer.holders().size() == 1 && longer.holders()[0].token == ours);
+        CHECK(is_held());
     }}.join();
     // Of several, the last one.
     longer.acquire();
     longer.release();
-    CHECK(longer.holders().size() == 1 && longer.holders()[0].token == ours);
-    longer.release();
+    CHECK(is_held());
+    // And one that has none, another thread's.
+    std::thread{[&] { longer.release(); }}.join();
+    THROWS(errc::not_held, longer.release());
+    CHECK(longer.available() == 2u);
 }
 
 void threads_share_an_object() {
     const auto client = here();
     semaphore three{client, "shared", 3, 30s};
-    std::atomic<int> inside{0}, most{0};
+    std::atomic<int> inside{0};
     std::vector<std::thread> threads;
     for (int i = 0; i < 8; i++) {
         threads.emplace_back([&, i] {
@@ -132,9 +118,7 @@ void threads_share_an_object() {
                 memlock::permit held;
                 if (i % 2 == 0) held = three.acquire_permit();
                 else three.acquire();
-                const int now = ++inside;
-                CHECK_SAFE(now <= 3);
-                for (int seen = most; seen < now && !most.compare_exchange_weak(seen, now);) continue;
+                CHECK_SAFE(++inside <= 3);
                 std::this_thread::yield();
                 inside--;
                 if (i % 2 != 0) three.release();
@@ -142,7 +126,6 @@ void threads_share_an_object() {
         });
     }
     for (auto& thread : threads) thread.join();
-    CHECK(most > 1);
     CHECK(three.available() == 3u);
     THROWS(errc::not_held, three.release());
 }
@@ -163,13 +146,12 @@ void permits_that_were_lost_are_told() {
     CHECK(!held && !other);
 }
 
-void a_permit_is_given_back_when_it_ends() {
+void what_ends_gives_back_what_it_holds() {
     const auto client = here();
     semaphore five{client, "scoped", 5, 30s};
     {
         const auto three = five.acquire_permit({3, 0, false});
         CHECK(three && three.count() == 3 && three.get() != nullptr);
-        CHECK(five.available() == 2u);
         CHECK(!five.try_acquire_permit({3, 0, false}));
         const auto two = five.try_acquire_permit({2, 0, false});
         CHECK(two && two->count() == 2 && five.available() == 0u);
@@ -181,11 +163,12 @@ void a_permit_is_given_back_when_it_ends() {
     } catch (const std::runtime_error&) {
     }
     CHECK(five.available() == 5u);
-    THROWS(errc::invalid, five.acquire_permit({0, 0, false}));
-    THROWS(errc::invalid, five.acquire_permit({6, 0, false}));
-    // A permit object is not what release() gives back.
-    const auto held = five.acquire_permit();
-    THROWS(errc::not_held, five.release());
+    {
+        semaphore same{client, "scoped", 5, 30s};
+        for (int i = 0; i < 3; i++) same.acquire();
+        CHECK(five.available() == 2u);
+    }
+    CHECK(five.available() == 5u);
 }
 
 void a_permit_can_be_moved_and_outlives_the_others() {
@@ -205,61 +188,36 @@ void a_permit_can_be_moved_and_outlives_the_others() {
     made.reset();
     client.reset();
     empty.extend(1h);
-    CHECK(empty.remaining() > 59min && empty.remaining() <= 1h);
-    THROWS(errc::invalid, empty.extend(999ms));
+    CHECK(empty.remaining() > 30s && empty.remaining() <= 1h);
     std::thread{[held = std::move(empty)]() mutable { held.release(); }}.join();
     const auto other = here();
     CHECK(semaphore(other, "moved", 2, 30s).available() == 2u);
 }
 
-void what_is_still_held_is_given_back_when_the_semaphore_ends() {
-    const auto client = here();
-    semaphore watch{client, "ends", 3, 30s};
-    {
-        semaphore three{client, "ends", 3, 30s};
-        for (int i = 0; i < 3; i++) three.acquire();
-        CHECK(watch.available() == 0u);
-    }
-    CHECK(watch.available() == 3u);
-}
-
-void holders_are_known_by_name() {
+// More than there is room for at first.
+void all_holders_are_known() {
     const auto client = here();
     semaphore forty{client, "holders", 40, 30s};
     CHECK(!forty.available() && forty.holders().empty());
     std::vector<memlock::permit> held;
     for (int i = 0; i < 19; i++) held.push_back(forty.acquire_permit({i % 2 == 0 ? 1u : 2u, 0, false}));
-    auto holders = forty.holders();
-    CHECK(holders.size() == 19);
-    std::uint32_t permits = 0;
-    for (const auto& holder : holders) {
+    std::map<std::string, std::uint32_t> permits;
+    for (const auto& holder : forty.holders()) {
         CHECK(!holder.host.empty() && holder.pid == static_cast<std::uint32_t>(getpid()));
-        CHECK(holder.remaining > 27s && holder.remaining <= 33s);
-        CHECK(std::chrono::system_clock::now() - holder.since < 5s);
-        permits += holder.permits;
+        permits[holder.token] = holder.permits;
     }
-    CHECK(permits == 28 && forty.available() == 12u);
-    std::sort(holders.begin(), holders.end(), [](auto& one, auto& two) { return one.token < two.token; });
-    for (std::size_t i = 1; i < holders.size(); i++) CHECK(holders[i - 1].token != holders[i].token);
+    CHECK(permits.size() == 19);
+    CHECK(std::count_if(permits.begin(), permits.end(), [](auto& one) { return one.second == 2; }) == 9);
 }
 
-void names_numbers_and_leases_are_checked() {
+void names_and_clients_are_checked() {
     const auto client = here();
-    for (const std::string& name : {std::string{"a b\r\n"}, std::string{"\xff"}, std::string(65536, 'x')}) {
-        semaphore one{client, name, 1, 30s};
-        CHECK(one.name() == name && one.get() != nullptr);
-        one.acquire();
-        one.release();
-    }
-    for (const std::string& name : {std::string{"a\0b", 3}, std::string{}, std::string(65537, 'x')}) {
-        THROWS(errc::invalid, semaphore(client, name, 1, 30s));
-        THROWS(errc::invalid, semaphore(client, name, 30s));
-    }
-    for (const auto lease : {0ms, 999ms, -1ms, std::chrono::milliseconds::max()}) {
-        THROWS(errc::invalid, semaphore(client, "lease", 1, lease));
-    }
+    const semaphore one{client, "a b\r\n", 1, 30s};
+    CHECK(one.name() == "a b\r\n" && one.get() != nullptr);
+    THROWS(errc::invalid, semaphore(client, std::string{"a\0b", 3}, 1, 30s));
+    THROWS(errc::invalid, semaphore(client, std::string{"a\0b", 3}, 30s));
     THROWS(errc::invalid, semaphore(client, "none", 0, 30s));
-    memlock::client gone{check_url()};
+    auto gone = here();
     const memlock::client kept{std::move(gone)};
     THROWS(errc::invalid, semaphore(gone, "moved away", 1, 30s));
 }
@@ -311,21 +269,20 @@ void a_stop_ends_the_wait() {
 
 #endif
 
-}  // namespace
+}  // namespace semaphore_tests
 
-int main() {
+SUITE(semaphore) {
+    using namespace semaphore_tests;
     RUN(it_is_used_as_the_standards);
     RUN(a_try_is_false_when_there_is_none);
     RUN(no_more_is_released_than_was_acquired);
-    RUN(any_thread_may_release);
     RUN(a_thread_releases_its_own_first);
     RUN(threads_share_an_object);
     RUN(permits_that_were_lost_are_told);
-    RUN(a_permit_is_given_back_when_it_ends);
+    RUN(what_ends_gives_back_what_it_holds);
     RUN(a_permit_can_be_moved_and_outlives_the_others);
-    RUN(what_is_still_held_is_given_back_when_the_semaphore_ends);
-    RUN(holders_are_known_by_name);
-    RUN(names_numbers_and_leases_are_checked);
+    RUN(all_holders_are_known);
+    RUN(names_and_clients_are_checked);
     RUN(a_handle_ends_single_waits);
 #ifdef __cpp_lib_jthread
     RUN(a_stop_ends_the_wait);

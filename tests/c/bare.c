@@ -1,0 +1,407 @@
+/* Burton's six functions, the five of the semaphore in their manner, and the choice of their client: every answer. */
+
+#include "check.h"
+#include "queue.h"
+
+#include <limits.h>
+#include <sys/wait.h>
+
+enum { LONGEST_NAME = 65536, DAY = 24 * 3600, LONGEST = 366 * DAY, THREADS = 8, TURNS = 10, KEYS = 50 };
+
+static int set_up_one(const char *name, time_t duration) { return semaphore_set_up(name, 1, duration); }
+
+static int insert_key(const char *session) { return distinct_list_insert(session, "key"); }
+
+static int insert_name(const char *key) { return distinct_list_insert("good", key); }
+
+/* All of them, by their arguments, which are Burton's. */
+static int (*const timed[])(const char *, time_t) = {
+    mutex_lock, mutex_lock_nonblock, distinct_list_set_up, set_up_one, semaphore_acquire, semaphore_acquire_nonblock,
+};
+static int (*const named[])(const char *) = {
+    mutex_unlock, insert_key, insert_name, distinct_list_tear_down, semaphore_release, semaphore_tear_down,
+};
+enum { TIMED = sizeof timed / sizeof *timed, NAMED = sizeof named / sizeof *named };
+
+static void no_name_and_over_long_names_are_invalid(void) {
+    char *name = (char *)malloc(LONGEST_NAME + 2);
+    memset(name, 'x', LONGEST_NAME + 1);
+    name[LONGEST_NAME + 1] = '\0';
+    const char *bad[] = {NULL, "", name};
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up("good", 60));
+    for (size_t i = 0; i < 3; i++) {
+        for (size_t call = 0; call < TIMED + NAMED; call++) {
+            ANSWERS(MEMLOCK_INVALID, call < TIMED ? timed[call](bad[i], 30) : named[call - TIMED](bad[i]));
+            CHECK(memlock_last_error()[0] != '\0');
+        }
+    }
+    name[LONGEST_NAME] = '\0';
+    ANSWERS(MEMLOCK_OK, mutex_lock(name, 30));
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up(name, 60));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up(name, 1, 60));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire(name, 30));
+    for (size_t call = 0; call < NAMED; call++) ANSWERS(MEMLOCK_OK, named[call](name));
+    free(name);
+}
+
+static void any_bytes_are_a_name_and_none_are_a_command(void) {
+    const char *names[] = {
+        " ", "a b", "a", "b", "\t", "\x01", "\x7f", "%", "%20", "\xff\xfe\x80", "\xc3\xbc", "\xc3",
+        "x 0 0 1\r\n1", "\r\ndelete victim\r\n", "\r\nflush_all\r\n",
+    };
+    const size_t count = sizeof names / sizeof *names;
+    CHECK(plain_add("victim", 0));
+    for (size_t i = 0; i < count; i++) {
+        ANSWERS(MEMLOCK_OK, mutex_lock(names[i], 30));
+        ANSWERS(MEMLOCK_OK, semaphore_set_up(names[i], 1, 60));
+        ANSWERS(MEMLOCK_OK, semaphore_acquire(names[i], 30));
+        ANSWERS(MEMLOCK_OK, distinct_list_set_up(names[i], 60));
+    }
+    /* All of them at once: so no two are the same. */
+    for (size_t i = 0; i < count; i++) {
+        REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock(names[i], 30));
+        REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock(names[i], 30));
+        ANSWERS(MEMLOCK_OK, distinct_list_insert(names[i], names[0]));
+        ANSWERS(i == 0 ? MEMLOCK_DUPLICATE : MEMLOCK_OK, distinct_list_insert(names[0], names[i]));
+    }
+    for (size_t i = 0; i < count; i++) {
+        ANSWERS(MEMLOCK_OK, mutex_unlock(names[i]));
+        ANSWERS(MEMLOCK_OK, semaphore_release(names[i]));
+    }
+    CHECK(plain_delete("victim"));
+}
+
+static void durations_run_from_one_second_to_366_days(void) {
+    const time_t bad[] = {0, -1, LONG_MIN, LONGEST + 1, LONG_MAX};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        for (size_t call = 0; call < TIMED; call++) {
+            ANSWERS(MEMLOCK_INVALID, timed[call]("durations", bad[i]));
+            SAYS("duration");
+        }
+    }
+    CHECK(!plain_has("lock:durations") && !plain_has("semaphore:durations"));
+    /* From 30 days on memcached takes a relative time for an absolute one: long past, unless converted. */
+    const time_t good[] = {1000, 30 * DAY - 1, 30 * DAY, 31 * DAY, LONGEST};
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        ANSWERS(MEMLOCK_OK, mutex_lock("durations", good[i]));
+        const long kept = plain_ttl("lock:durations");
+        CHECK(kept > good[i] - 60 && kept <= good[i] + good[i] / 1000 + 60);
+        ANSWERS(MEMLOCK_OK, mutex_unlock("durations"));
+        ANSWERS(MEMLOCK_OK, set_up_one("durations", good[i]));
+        ANSWERS(MEMLOCK_OK, semaphore_acquire("durations", good[i]));
+        ANSWERS(MEMLOCK_OK, semaphore_release("durations"));
+        ANSWERS(MEMLOCK_OK, semaphore_tear_down("durations"));
+        ANSWERS(MEMLOCK_OK, distinct_list_set_up("durations", good[i]));
+        ANSWERS(MEMLOCK_OK, insert_key("durations"));
+        ANSWERS(MEMLOCK_DUPLICATE, insert_key("durations"));
+        ANSWERS(MEMLOCK_OK, distinct_list_tear_down("durations"));
+    }
+}
+
+static void what_is_held_ends_with_its_duration(void) {
+    ANSWERS(MEMLOCK_OK, set_up_one("short", 60));
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up("short", 1));
+    const long long began = check_now_ms();
+    IS_GRANTED(mutex_lock("short", 1));
+    IS_GRANTED(semaphore_acquire("short", 1));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("short", 30));
+    CHECK_SAFE(check_now_ms() - began >= 1000);
+    EVENTUALLY(!plain_has("lock:short"));
+    ANSWERS(MEMLOCK_LOST, mutex_unlock("short"));
+    EVENTUALLY(insert_key("short") == MEMLOCK_NOT_FOUND);
+    /* This thread's latest first. */
+    ANSWERS(MEMLOCK_OK, semaphore_release("short"));
+    ANSWERS(MEMLOCK_LOST, semaphore_release("short"));
+    /* Locked twice by the same thread, since the first time was over: the second lock must not suffer. */
+    IS_GRANTED(mutex_lock("short", 1));
+    check_pause_ms(1050);
+    ANSWERS(MEMLOCK_OK, mutex_lock("short", 30));
+    CHECK_SAFE(plain_has("lock:short"));
+    ANSWERS(MEMLOCK_OK, mutex_unlock("short"));
+    CHECK(!plain_has("lock:short"));
+}
+
+static void a_bare_lock_excludes_handles_and_plain_clients(void) {
+    memlock_client *client;
+    memlock_lock *lock;
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
+    ANSWERS(MEMLOCK_OK, mutex_lock("xyz", 30));
+    CHECK_SAFE(!plain_add("lock:xyz", 30));
+    REFUSES(MEMLOCK_BUSY, memlock_mutex_lock(client, "xyz", 30000, 0, &lock));
+    ANSWERS(MEMLOCK_OK, mutex_unlock("xyz"));
+    CHECK(!plain_has("lock:xyz"));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "xyz", 30000, 0, &lock));
+    REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock("xyz", 30));
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("xyz"));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    CHECK(plain_add("lock:xyz", 30));
+    REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock("xyz", 30));
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("xyz"));
+    CHECK_SAFE(plain_delete("lock:xyz"));
+    memlock_client_close(client);
+}
+
+static void *use_and_unlock(void *name) {
+    REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock((const char *)name, 30));
+    ANSWERS(MEMLOCK_OK, mutex_unlock((const char *)name));
+    return NULL;
+}
+
+static void a_lock_is_the_processs_but_no_thread_waits_for_itself(void) {
+    static char name[] = "mine";
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock(name));
+    ANSWERS(MEMLOCK_OK, mutex_lock(name, 30));
+    ANSWERS(MEMLOCK_DEADLOCK, mutex_lock(name, 30));
+    SAYS("mine");
+    REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock(name, 30));
+    check_in_thread(use_and_unlock, name);
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock(name));
+    ANSWERS(MEMLOCK_OK, mutex_lock(name, 30));
+    ANSWERS(MEMLOCK_OK, mutex_unlock(name));
+}
+
+static void what_the_server_no_longer_has_is_lost_and_a_successors_stays(void) {
+    ANSWERS(MEMLOCK_OK, mutex_lock("lost", 30));
+    CHECK(plain_delete("lock:lost"));
+    ANSWERS(MEMLOCK_LOST, mutex_unlock("lost"));
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("lost"));
+    ANSWERS(MEMLOCK_OK, mutex_lock("lost", 30));
+    CHECK(plain_delete("lock:lost") && plain_add("lock:lost", 30));
+    ANSWERS(MEMLOCK_LOST, mutex_unlock("lost"));
+    CHECK_SAFE(plain_delete("lock:lost"));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("lost", 2, 60));
+    for (int i = 0; i < 2; i++) ANSWERS(MEMLOCK_OK, semaphore_acquire("lost", 30));
+    ANSWERS(MEMLOCK_OK, semaphore_tear_down("lost"));
+    ANSWERS(MEMLOCK_LOST, semaphore_release("lost"));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("lost", 2, 60));
+    ANSWERS(MEMLOCK_LOST, semaphore_release("lost"));
+    ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("lost"));
+}
+
+static void exactly_one_set_up_is_the_first(void) {
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up("first", 60));
+    ANSWERS(MEMLOCK_EXISTS, distinct_list_set_up("first", 60));
+    SAYS("\"first\" on memcached at");
+    ANSWERS(MEMLOCK_OK, insert_key("first"));
+    ANSWERS(MEMLOCK_DUPLICATE, insert_key("first"));
+    SAYS("\"first\" on memcached at");
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("first", 2, 60));
+    ANSWERS(MEMLOCK_EXISTS, semaphore_set_up("first", 2, 60));
+    SAYS("\"first\" on memcached at");
+    ANSWERS(MEMLOCK_INVALID, semaphore_set_up("first", 3, 60));
+    SAYS("has 2 permits");
+    ANSWERS(MEMLOCK_INVALID, semaphore_set_up("first", 0, 60));
+    ANSWERS(MEMLOCK_OK, semaphore_tear_down("first"));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("first", 3, 60));
+}
+
+/* Also when another client tears down what we have used, and sets up another. */
+static void what_nobody_has_set_up_is_not_found(void) {
+    memlock_client *elsewhere;
+    memlock_list *list, *next;
+    memlock_semaphore *semaphore;
+    ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("nowhere"));
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up("torn", 60));
+    ANSWERS(MEMLOCK_OK, insert_key("torn"));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("torn", 1, 60));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("torn", 30));
+    ANSWERS(MEMLOCK_OK, semaphore_release("torn"));
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &elsewhere));
+    ANSWERS(MEMLOCK_OK, memlock_list_open(elsewhere, "torn", &list));
+    ANSWERS(MEMLOCK_OK, memlock_list_tear_down(list));
+    ANSWERS(MEMLOCK_OK, memlock_list_set_up(elsewhere, "torn", 60000, &next));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(elsewhere, "torn", 0, 30000, &semaphore));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_tear_down(semaphore));
+    const char *const names[] = {"nowhere", "torn"};
+    for (int i = 0; i < 2; i++) {
+        ANSWERS(MEMLOCK_NOT_FOUND, insert_key(names[i]));
+        ANSWERS(MEMLOCK_NOT_FOUND, distinct_list_tear_down(names[i]));
+        ANSWERS(MEMLOCK_NOT_FOUND, semaphore_acquire(names[i], 30));
+        ANSWERS(MEMLOCK_NOT_FOUND, semaphore_acquire_nonblock(names[i], 30));
+        ANSWERS(MEMLOCK_NOT_FOUND, semaphore_tear_down(names[i]));
+    }
+    CHECK(!plain_has("semaphore:nowhere"));
+    ANSWERS(MEMLOCK_OK, memlock_list_tear_down(next));
+    memlock_list_close(list);
+    memlock_list_close(next);
+    memlock_semaphore_close(semaphore);
+    memlock_client_close(elsewhere);
+}
+
+static void permits_are_the_semaphores_whoever_acquired_them(void) {
+    memlock_client *client;
+    memlock_semaphore *semaphore;
+    memlock_permit *permit;
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("many", 3, 60));
+    for (int i = 0; i < 3; i++) ANSWERS(MEMLOCK_OK, semaphore_acquire_nonblock("many", 30));
+    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock("many", 30));
+    ANSWERS(MEMLOCK_OK, semaphore_release("many"));
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "many", 3, 30000, &semaphore));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &permit));
+    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock("many", 30));
+    /* A mutex of that name is another thing. */
+    ANSWERS(MEMLOCK_OK, mutex_lock("many", 30));
+    ANSWERS(MEMLOCK_OK, mutex_unlock("many"));
+    for (int i = 0; i < 2; i++) ANSWERS(MEMLOCK_OK, semaphore_release("many"));
+    ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("many"));
+    ANSWERS(MEMLOCK_OK, memlock_permit_release(permit));
+    memlock_semaphore_close(semaphore);
+    memlock_client_close(client);
+}
+
+static void *acquire_and_release(void *unused) {
+    (void)unused;
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("own first", 30));
+    ANSWERS(MEMLOCK_OK, semaphore_release("own first"));
+    return NULL;
+}
+
+static void *release(void *unused) {
+    (void)unused;
+    ANSWERS(MEMLOCK_OK, semaphore_release("own first"));
+    return NULL;
+}
+
+static void a_thread_releases_its_own_first_and_then_anothers(void) {
+    memlock_client *client;
+    memlock_semaphore *semaphore;
+    memlock_holder holder;
+    size_t count;
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("own first", 2, 60));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("own first", 300));
+    check_in_thread(acquire_and_release, NULL);
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "own first", 2, 30000, &semaphore));
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_holders(semaphore, &holder, 1, &count));
+    CHECK(count == 1 && holder.remaining_ms > 200000);
+    check_in_thread(release, NULL);
+    ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("own first"));
+    memlock_semaphore_close(semaphore);
+    memlock_client_close(client);
+}
+
+static _Atomic int in_mutex, in_semaphore, firsts[KEYS];
+
+static void *take_turns(void *unused) {
+    (void)unused;
+    for (int i = 0; i < TURNS; i++) {
+        ANSWERS(MEMLOCK_OK, semaphore_acquire("turns", 30));
+        CHECK_SAFE(++in_semaphore <= 2);
+        ANSWERS(MEMLOCK_OK, mutex_lock("turns", 30));
+        CHECK_SAFE(++in_mutex == 1);
+        check_pause_ms(0);
+        CHECK_SAFE(--in_mutex == 0);
+        ANSWERS(MEMLOCK_OK, mutex_unlock("turns"));
+        in_semaphore--;
+        ANSWERS(MEMLOCK_OK, semaphore_release("turns"));
+    }
+    for (int i = 0; i < KEYS; i++) {
+        char key[16];
+        snprintf(key, sizeof key, "key %d", i);
+        const int answer = distinct_list_insert("turns", key);
+        if (answer == MEMLOCK_OK) firsts[i]++;
+        else ANSWERS(MEMLOCK_DUPLICATE, answer);
+    }
+    return NULL;
+}
+
+static void threads_exclude_each_other_and_one_is_the_first(void) {
+    pthread_t threads[THREADS];
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up("turns", 60));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("turns", 2, 60));
+    for (int i = 0; i < THREADS; i++) threads[i] = check_start(take_turns, NULL);
+    for (int i = 0; i < THREADS; i++) check_join(threads[i]);
+    for (int i = 0; i < KEYS; i++) CHECK_SAFE(firsts[i] == 1);
+    ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("turns"));
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("turns"));
+}
+
+static void *wait_for_the_mutex(void *answer) {
+    *(int *)answer = mutex_lock("waited", 30);
+    return NULL;
+}
+
+static void *wait_for_a_permit(void *answer) {
+    *(int *)answer = semaphore_acquire("waited", 30);
+    return NULL;
+}
+
+static void waits_end_when_they_are_cancelled_or_in_vain(void) {
+    int for_mutex, for_permit, in_vain;
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("waited", 1, 60));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("waited", 30));
+    CHECK(plain_add("lock:waited", 60));
+    const pthread_t one = check_start(wait_for_the_mutex, &for_mutex), two = check_start(wait_for_a_permit, &for_permit);
+    QUEUE_BECOMES(1, "waited");
+    QUEUE_AT_BECOMES(1, "semaphore:waited");
+    ANSWERS(MEMLOCK_OK, memlock_client_cancel_waits(NULL));
+    check_join(one);
+    check_join(two);
+    ANSWERS(MEMLOCK_INTERRUPTED, for_mutex);
+    ANSWERS(MEMLOCK_INTERRUPTED, for_permit);
+    CHECK(queue_length("waited") == 0 && queue_length_at("semaphore:waited") == 0);
+    ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("waited"));
+    const pthread_t three = check_start(wait_for_a_permit, &in_vain);
+    QUEUE_AT_BECOMES(1, "semaphore:waited");
+    ANSWERS(MEMLOCK_OK, semaphore_tear_down("waited"));
+    check_join(three);
+    ANSWERS(MEMLOCK_NOT_FOUND, in_vain);
+    ANSWERS(MEMLOCK_LOST, semaphore_release("waited"));
+}
+
+static void a_default_client_can_be_chosen_once_and_well(void) {
+    ANSWERS(MEMLOCK_INVALID, memlock_init(NULL));
+    ANSWERS(MEMLOCK_CONFIG, memlock_init(""));
+    ANSWERS(MEMLOCK_CONFIG, memlock_init("carrier-pigeon://coop"));
+    SAYS("memcached://");
+    ANSWERS(MEMLOCK_CONFIG, memlock_init("memory://\xff"));
+    ANSWERS(MEMLOCK_OK, memlock_init("memory://chosen"));
+    ANSWERS(MEMLOCK_CONFIG, memlock_init("memory://chosen"));
+    ANSWERS(MEMLOCK_OK, mutex_lock("chosen", 30));
+    CHECK(!plain_has("lock:chosen"));
+    ANSWERS(MEMLOCK_OK, mutex_unlock("chosen"));
+}
+
+static void a_bad_url_in_the_environment_is_named(void) {
+    setenv("MEMLOCK_URL", "memcached://localhost?speed=high", 1);
+    ANSWERS(MEMLOCK_CONFIG, mutex_lock("x", 30));
+    SAYS("MEMLOCK_URL");
+    SAYS("speed");
+    ANSWERS(MEMLOCK_CONFIG, distinct_list_set_up("x", 30));
+    ANSWERS(MEMLOCK_CONFIG, memlock_client_cancel_waits(NULL));
+}
+
+/* In a child, since a process chooses its default client once. Only before this process has one: a child that
+ * inherits one leaks it, on purpose. */
+static void in_a_child(void (*body)(void)) {
+    int status = -1;
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        body();
+        _exit(0);
+    }
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(void) {
+    in_a_child(a_default_client_can_be_chosen_once_and_well);
+    in_a_child(a_bad_url_in_the_environment_is_named);
+    RUN(a_lock_is_the_processs_but_no_thread_waits_for_itself);
+    ANSWERS(MEMLOCK_CONFIG, memlock_init(check_url()));
+    RUN(no_name_and_over_long_names_are_invalid);
+    RUN(any_bytes_are_a_name_and_none_are_a_command);
+    RUN(durations_run_from_one_second_to_366_days);
+    RUN(what_is_held_ends_with_its_duration);
+    RUN(a_bare_lock_excludes_handles_and_plain_clients);
+    RUN(what_the_server_no_longer_has_is_lost_and_a_successors_stays);
+    RUN(exactly_one_set_up_is_the_first);
+    RUN(what_nobody_has_set_up_is_not_found);
+    RUN(permits_are_the_semaphores_whoever_acquired_them);
+    RUN(a_thread_releases_its_own_first_and_then_anothers);
+    RUN(threads_exclude_each_other_and_one_is_the_first);
+    RUN(waits_end_when_they_are_cancelled_or_in_vain);
+    return 0;
+}
