@@ -1,20 +1,19 @@
-/* Forking at any moment: the child holds nothing of its parent's and its own calls just work. */
+/* Forking at any moment: the child holds and renews nothing of its parent's, its own calls just work, and it waits for
+ * none of its parent's threads. */
 
-#include "check.h"
-#include "memcached_text.h"
 #include "queue.h"
+#include "renewal.h"
 
 #include <sys/wait.h>
 
 enum { WORKERS = 4, PATIENCE_S = 60 };
 
-static memlock_client *client;
 static memlock_list *list;
 static memlock_lock *lock;
 static memlock_semaphore *semaphore;
 static memlock_permit *permit;
 static _Atomic bool stop;
-static int forks = 50;
+static int forks = 25;
 
 /* In the middle of every kind of call when the fork comes. */
 static void *work(void *number) {
@@ -218,20 +217,192 @@ static void a_child_and_its_parent_wait_each_for_itself(void) {
             CHECK(first_address(one) != first_address(next) || strncmp(one, next, first_address(one)) != 0);
         }
     }
-    struct check_watch watch;
-    check_watch_start(&watch);
     ANSWERS(MEMLOCK_OK, memlock_unlock(held));
     check_join(parent);
     for (int i = 0; i < 2; i++) expect_good_news(children[i], i + 1);
-    CHECK(check_watch_end_ms(&watch) < 2000);
     CHECK(queue_length("family") == 0 && !plain_has("lock:family"));
     memlock_wait_close(wait_handle);
     memlock_client_close(holder);
 }
 
-/* Usage: fork [number of forks] */
+/* --- Renewal */
+
+static int pipes[2];
+
+static void hold_until_it_is_lost(int number) {
+    struct notices notices = {0};
+    int why = 0;
+    (void)number;
+    memlock_lock *stopped = renewed("stopped", LEASE_MS, &notices);
+    CHECK(write(pipes[1], "k", 1) == 1);
+    ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(stopped, -1, &why));
+    CHECK(why == MEMLOCK_LOST_EXPIRED);
+    EVENTUALLY(notices.count >= 1 && notices.what[notices.count - 1] == MEMLOCK_LOST_EXPIRED);
+    ANSWERS(MEMLOCK_LOST, memlock_unlock(stopped));
+}
+
+/* The holder is a child, which keeps what it locked itself, and says through a pipe that it holds it. */
+static void a_holder_that_was_stopped_finds_it_lost_and_has_not_renewed_it(void) {
+    char said;
+    int status;
+    memlock_lock *ours;
+    CHECK(pipe(pipes) == 0);
+    const pid_t child = start_child(0, hold_until_it_is_lost);
+    CHECK(read(pipes[0], &said, 1) == 1);
+    CHECK(kill(child, SIGSTOP) == 0);
+    CHECK(waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status));
+    /* It is ours as soon as the lease is over, and stays so when the other one wakes. */
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "stopped", 600000, 60000, &ours));
+    CHECK(kill(child, SIGCONT) == 0);
+    expect_good_news(child, 0);
+    ANSWERS(MEMLOCK_OK, memlock_lock_check(ours));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(ours));
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
+static memlock_lock *kept;
+
+static void renew_as_a_child(int number) {
+    int why = 0;
+    int64_t left = -1;
+    (void)number;
+    CHECK(renewers() == 0 && memlock_lock_is_held(kept) == 0);
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_check(kept));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_lost(kept, &why));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_wait_lost(kept, -1, &why));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_extend(kept, 30000));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_renew(kept, -1, NULL, NULL));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_renew(lock, -1, NULL, NULL));
+    ANSWERS(MEMLOCK_OK, memlock_lock_remaining_ms(kept, &left));
+    CHECK(left == 0);
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_unlock(kept));
+    /* Its own are renewed by its own renewer. */
+    memlock_lock *own = renewed("childs", SAFE_LEASE_MS, NULL);
+    EVENTUALLY(renewers() == 1);
+    is_renewed(own);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(own));
+}
+
+static void a_child_holds_and_keeps_nothing(void) {
+    struct notices notices = {0};
+    kept = renewed("kept", SAFE_LEASE_MS, &notices);
+    fork_and_expect_good_news(0, renew_as_a_child);
+    ANSWERS(MEMLOCK_OK, memlock_lock_check(kept));
+    check_nothing_was_lost(&notices);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(kept));
+}
+
+/* --- Callbacks for messages */
+
+static const pid_t nobody = 0;
+static _Atomic pid_t logged_by;
+static _Atomic bool stay, inside;
+
+static int try_nowhere(void) {
+    memlock_client *dead;
+    memlock_lock *none;
+    ANSWERS(MEMLOCK_OK, memlock_client_open("memcached://127.0.0.1:1", &dead));
+    const int answer = memlock_mutex_lock(dead, "dead", 1000, 0, &none);
+    memlock_client_close(dead);
+    return answer;
+}
+
+static void fails(void) { ANSWERS(MEMLOCK_UNREACHABLE, try_nowhere()); }
+
+static void hear_and_stay(int level, const char *part, const char *message, void *arg) {
+    (void)level, (void)part, (void)message;
+    logged_by = getpid();
+    inside = true;
+    while (stay && getpid() == *(pid_t *)arg) check_pause_ms(1);
+}
+
+static void hear(int level, const char *part, const char *message, void *arg) {
+    (void)level, (void)part, (void)message, (void)arg;
+    logged_by = getpid();
+}
+
+static void *fail_once(void *unused) {
+    (void)unused;
+    fails();
+    return NULL;
+}
+
+/* May replace what its parent's thread is in, and is told then. */
+static void log_as_a_child(int number) {
+    (void)number;
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear, NULL));
+    logged_by = nobody;
+    fails();
+    CHECK(logged_by == getpid());
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
+}
+
+static void log_as_its_parent(int number) {
+    logged_by = nobody;
+    fails();
+    CHECK(logged_by == getpid());
+    log_as_a_child(number);
+}
+
+static void a_child_does_not_wait_for_a_callback_of_its_parents(void) {
+    pid_t parent = getpid();
+    stay = true;
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear_and_stay, &parent));
+    const pthread_t thread = check_start(fail_once, NULL);
+    EVENTUALLY(inside);
+    fork_and_expect_good_news(0, log_as_its_parent);
+    stay = false;
+    check_join(thread);
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
+}
+
+static void fork_inside(int level, const char *part, const char *message, void *arg) {
+    (void)level, (void)part, (void)message;
+    *(pid_t *)arg = fork();
+}
+
+static void a_callback_may_fork(void) {
+    pid_t child = -1;
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, fork_inside, &child));
+    const int answer = try_nowhere();
+    if (child == 0) {
+        alarm(PATIENCE_S);
+        /* The call is its parent's. */
+        ANSWERS(MEMLOCK_INTERRUPTED, answer);
+        log_as_a_child(0);
+        _exit(0);
+    }
+    ANSWERS(MEMLOCK_UNREACHABLE, answer);
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
+    expect_good_news(child, 0);
+}
+
+static void *go_on_failing(void *unused) {
+    (void)unused;
+    while (!stop) fails();
+    return NULL;
+}
+
+static void *go_on_replacing(void *unused) {
+    (void)unused;
+    for (int i = 0; !stop; i++) ANSWERS(MEMLOCK_OK, memlock_log_set(i % 3, i % 2 ? hear : NULL, NULL));
+    return NULL;
+}
+
+static void children_of_threads_that_log_do_not_hang(void) {
+    stop = false;
+    pthread_t threads[3] = {check_start(go_on_failing, NULL), check_start(go_on_failing, NULL),
+                            check_start(go_on_replacing, NULL)};
+    for (int i = 0; i < forks; i++) fork_and_expect_good_news(i, log_as_a_child);
+    stop = true;
+    for (int i = 0; i < 3; i++) check_join(threads[i]);
+    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
+}
+
+/* Usage: fork NAME [number of forks] */
 int main(int argc, char **argv) {
-    if (argc > 1) forks = atoi(argv[1]);
+    if (argc > 2) forks = atoi(argv[2]);
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
     ANSWERS(MEMLOCK_OK, mutex_lock("parents", 300));
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "parents handle", 300000, 0, &lock));
@@ -244,6 +415,12 @@ int main(int argc, char **argv) {
     ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "semaphore", 5, 300000, &semaphore));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 3, 0, &permit));
     RUN(a_child_and_its_parent_wait_each_for_itself);
+    RUN(a_child_holds_and_keeps_nothing);
+    RUN(a_holder_that_was_stopped_finds_it_lost_and_has_not_renewed_it);
+    RUN(a_child_does_not_wait_for_a_callback_of_its_parents);
+    RUN(a_callback_may_fork);
+    RUN(children_of_threads_that_log_do_not_hang);
+    stop = false;
     RUN(a_fork_may_come_at_any_moment);
     ANSWERS(MEMLOCK_OK, mutex_unlock("parents"));
     ANSWERS(MEMLOCK_OK, memlock_unlock(lock));

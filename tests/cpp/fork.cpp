@@ -98,7 +98,11 @@ void a_fork_may_come_while_other_threads_use_the_object() {
             CHECK(shared.owner()->pid == static_cast<std::uint32_t>(getpid()));
             two.acquire();
             two.release();
-            const auto permit = two.acquire_permit();
+            { const auto permit = two.acquire_permit(); }
+            const std::string said{memlock_last_error()};
+            for (const auto& holder : two.holders()) {
+                if (holder.pid == static_cast<std::uint32_t>(getpid())) FAIL("it is left: %s", said.c_str());
+            }
         });
     }
     stop = true;
@@ -109,9 +113,9 @@ void a_fork_may_come_while_other_threads_use_the_object() {
 
 }  // namespace
 
-// Usage: fork [number of forks]
+// Usage: fork NAME [number of forks]
 int main(int argc, char** argv) {
-    if (argc > 1) forks = atoi(argv[1]);
+    if (argc > 2) forks = atoi(argv[2]);
     RUN(a_child_has_the_object_but_not_the_lock);
     RUN(a_child_has_the_semaphore_but_no_permit);
     RUN(a_fork_may_come_while_other_threads_use_the_object);
