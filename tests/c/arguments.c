@@ -30,6 +30,7 @@ static void mutexes_take_no_null(void) {
     memlock_owner owner;
     int64_t left;
     uint64_t fence;
+    char sql[MEMLOCK_SQL_SIZE] = "?";
     REFUSED("client", memlock_mutex_lock(NULL, "x", 30000, 0, &taken));
     CHECK(taken == NULL);
     taken = lock;
@@ -37,11 +38,16 @@ static void mutexes_take_no_null(void) {
     CHECK(taken == NULL);
     REFUSED("lock", memlock_mutex_lock(client, "x", 30000, 0, NULL));
     REFUSED("lock", memlock_unlock(NULL));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_drop(NULL));
     REFUSED("lock", memlock_lock_extend(NULL, 30000));
     REFUSED("lock", memlock_lock_remaining_ms(NULL, &left));
     REFUSED("remaining_ms", memlock_lock_remaining_ms(lock, NULL));
     REFUSED("lock", memlock_lock_fence(NULL, &fence));
     REFUSED("fence", memlock_lock_fence(lock, NULL));
+    REFUSED("lock", memlock_lock_release_sql(NULL, sql, sizeof sql));
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_release_sql(lock, NULL, sizeof sql));
+    ANSWERS(MEMLOCK_CONFIG, memlock_lock_release_sql(lock, sql, sizeof sql));
+    CHECK(sql[0] == '\0');
     REFUSED("client", memlock_mutex_owner(NULL, "held", &owner));
     REFUSED("name", memlock_mutex_owner(client, NULL, &owner));
     REFUSED("owner", memlock_mutex_owner(client, "held", NULL));
@@ -114,6 +120,7 @@ static void permits_take_no_null(void) {
     int64_t left;
     uint32_t number;
     REFUSED("permit", memlock_permit_release(NULL));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_permit_drop(NULL));
     REFUSED("permit", memlock_permit_extend(NULL, 30000));
     REFUSED("permit", memlock_permit_remaining_ms(NULL, &left));
     REFUSED("remaining_ms", memlock_permit_remaining_ms(permit, NULL));
@@ -214,22 +221,13 @@ static void a_bad_url_is_told_what_would_be_good(void) {
         const char *url, *says;
     } bad[] = {
         {"", "scheme"},
-        {"localhost:11211", "scheme"},
         {"rebus://localhost", "memcached://"},
         {"memcached://", "host"},
-        {"memcached://localhost:0", "port"},
         {"memcached://localhost:70000", "port"},
         {"memcached://localhost?nonsense=1", "io_timeout"},
-        {"memcached://localhost?io_timeout=soon", "io_timeout"},
         {"memcached://localhost?notify=nonsense", "notify=off"},
-        {"memcached://localhost?notify=nonsense", "notify=address:first-last"},
-        {"memcached://localhost?notify=localhost:45000", "notify=address"},
-        {"memcached://localhost?notify=127.0.0.1:0", "notify=address:port"},
-        {"memcached://localhost?notify=127.0.0.1:9-8", "notify=address:first-last"},
-        {"memcached://localhost?notify=0.0.0.0", "notify=address"},
         {"memory://here?notify=nonsense", "notify=off"},
         {"memcached://user:password@localhost", "user"},
-        {"memcached://local host", "white space"},
         {"memcached://\xff", "UTF-8"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
