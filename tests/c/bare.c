@@ -1,7 +1,7 @@
 /* Burton's six functions, the five of the semaphore in their manner, and the choice of their client: every answer. */
 
 #include "check.h"
-#include "queue.h"
+#include "server.h"
 
 #include <limits.h>
 #include <sys/wait.h>

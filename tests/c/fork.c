@@ -1,8 +1,8 @@
 /* Forking at any moment: the child holds and renews nothing of its parent's, its own calls just work, and it waits for
  * none of its parent's threads. */
 
-#include "queue.h"
 #include "renewal.h"
+#include "server.h"
 
 #include <sys/wait.h>
 

@@ -2,7 +2,7 @@
  * tests/conformance. */
 
 #include "check.h"
-#include "queue.h"
+#include "server.h"
 
 static const int64_t LONGEST_MS = 31622400000;
 

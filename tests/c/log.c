@@ -1,8 +1,7 @@
 /* Log records for a callback: none unasked, none truncated, none after its end, and no thread hangs. */
 
 #include "renewal.h"
-
-#include "freeze.h"
+#include "server.h"
 
 #include <signal.h>
 #include <sys/wait.h>

@@ -1,8 +1,7 @@
 /* No server, a silent one, a frozen one, a dead one: "unreachable" and "unknown" are reported, never guessed. */
 
 #include "check.h"
-#include "freeze.h"
-#include "memcached_text.h"
+#include "server.h"
 
 static memlock_client *client;
 

@@ -2,10 +2,7 @@
  * in tests/conformance. */
 
 #include "renewal.h"
-
-#include "freeze.h"
-#include "memcached_text.h"
-#include "queue.h"
+#include "server.h"
 
 static void what_cannot_be_renewed_is_left_as_it_is(void) {
     memlock_lock *lock = locked("plain", LEASE_MS);

@@ -2,7 +2,7 @@
  * signals that end no wait. That a waiter is woken for it, and does not only look in time, is in tests/waiting. */
 
 #include "check.h"
-#include "queue.h"
+#include "server.h"
 
 #include <sys/time.h>
 

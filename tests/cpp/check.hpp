@@ -7,7 +7,7 @@
 
 #include <map>
 
-#include "../c/queue.h"
+#include "../c/server.h"
 
 #include <algorithm>
 #include <functional>

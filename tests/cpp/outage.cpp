@@ -2,8 +2,6 @@
 
 #include "check.hpp"
 
-#include "../c/freeze.h"
-
 namespace outage_tests {
 
 memlock::client impatient() {
