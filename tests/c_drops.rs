@@ -60,42 +60,39 @@ impl Held {
     }
 }
 
-#[test]
-fn a_drop_that_the_server_refuses_reports_the_refusal() {
+/// Drops both kinds, renewed or not, at a server that has this fault. Returns the sentences.
+fn sentences(fault: impl Fn(&Proxy)) -> Vec<String> {
+    let mut sentences = Vec::new();
     for renewed in [false, true] {
         let server = Memcached::start();
         let proxy = Proxy::start(server.address());
         let held = Held::by(&proxy.url(), renewed);
-        proxy.inject_always(
-            Match::Any,
-            Fault::GarbleReply(format!("SERVER_ERROR {REFUSAL}\r\n").into_bytes()),
-        );
+        fault(&proxy);
         for ((answer, sentence), key) in
             held.drop().into_iter().zip(["lock:held", "semaphore:held"])
         {
             assert_eq!(answer, MEMLOCK_UNKNOWN, "{sentence}");
             assert!(sentence.contains(key) && sentence.contains(&proxy.address()), "{sentence}");
-            assert!(sentence.contains(REFUSAL), "{sentence}");
-            let silent = ["did not answer", "does not respond"];
-            assert!(!silent.iter().any(|text| sentence.contains(text)), "{sentence}");
-            assert!(sentence.contains("expires with its lease"), "{sentence}");
+            sentences.push(sentence);
         }
+    }
+    sentences
+}
+
+#[test]
+fn a_drop_that_the_server_refuses_reports_the_refusal() {
+    let refusal = Fault::GarbleReply(format!("SERVER_ERROR {REFUSAL}\r\n").into_bytes());
+    for sentence in sentences(|proxy| proxy.inject_always(Match::Any, refusal.clone())) {
+        assert!(sentence.contains(REFUSAL), "{sentence}");
+        let silent = ["did not answer", "does not respond"];
+        assert!(!silent.iter().any(|text| sentence.contains(text)), "{sentence}");
+        assert!(sentence.contains("expires with its lease"), "{sentence}");
     }
 }
 
 #[test]
 fn a_drop_at_a_silent_server_reports_that_it_did_not_answer() {
-    for renewed in [false, true] {
-        let server = Memcached::start();
-        let proxy = Proxy::start(server.address());
-        let held = Held::by(&proxy.url(), renewed);
-        proxy.black_hole(true);
-        for ((answer, sentence), key) in
-            held.drop().into_iter().zip(["lock:held", "semaphore:held"])
-        {
-            assert_eq!(answer, MEMLOCK_UNKNOWN, "{sentence}");
-            assert!(sentence.contains(key) && sentence.contains(&proxy.address()), "{sentence}");
-            assert!(sentence.contains("did not answer"), "{sentence}");
-        }
+    for sentence in sentences(|proxy| proxy.black_hole(true)) {
+        assert!(sentence.contains("did not answer"), "{sentence}");
     }
 }

@@ -206,8 +206,9 @@ static void a_server_that_dies_is_told(void) {
     CHECK(kill(check_server(), SIGKILL) == 0);
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 60000, &why));
     CHECK(why == MEMLOCK_LOST_EXPIRED);
-    EVENTUALLY(notices.count == 2);
-    CHECK(notices.what[0] == MEMLOCK_LEASE_AT_RISK && notices.what[1] == MEMLOCK_LOST_EXPIRED);
+    EVENTUALLY(notices.count >= 1 && notices.what[notices.count - 1] == MEMLOCK_LOST_EXPIRED);
+    /* On a busy machine, it may be lost as soon as it is at risk. */
+    CHECK(notices.count == 1 || (notices.count == 2 && notices.what[0] == MEMLOCK_LEASE_AT_RISK));
     /* The renewer has reported the loss, and then cleans up. Until then, unlocking would ask the server. */
     EVENTUALLY(keeper_is_idle());
     ANSWERS(MEMLOCK_LOST, memlock_unlock(lock));

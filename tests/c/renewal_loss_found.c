@@ -65,49 +65,32 @@ static void give_back(int what, int64_t left_ms, void *arg) {
     scene->is_given_back = true;
 }
 
-static void lock_is_held(struct scene *scene) { CHECK(memlock_lock_is_held(scene->lock) == 0); }
+/* The calls that look at a handle, of either kind. */
+#define LOOKS(kind)                                                                          \
+    static void kind##_is_held(struct scene *scene) {                                        \
+        CHECK(memlock_##kind##_is_held(scene->kind) == 0);                                   \
+    }                                                                                        \
+    static void kind##_remaining(struct scene *scene) {                                      \
+        int64_t left = -1;                                                                   \
+        ANSWERS(MEMLOCK_OK, memlock_##kind##_remaining_ms(scene->kind, &left));              \
+        CHECK(left == 0);                                                                    \
+    }                                                                                        \
+    static void kind##_lost(struct scene *scene) {                                           \
+        int why = 0;                                                                         \
+        ANSWERS(MEMLOCK_LOST, memlock_##kind##_lost(scene->kind, &why));                     \
+        CHECK(why == MEMLOCK_LOST_EXPIRED);                                                  \
+    }                                                                                        \
+    static void kind##_wait_lost(struct scene *scene) {                                      \
+        int why = 0;                                                                         \
+        ANSWERS(MEMLOCK_LOST, memlock_##kind##_wait_lost(scene->kind, -1, &why));            \
+        CHECK(why == MEMLOCK_LOST_EXPIRED);                                                  \
+    }                                                                                        \
+    static void kind##_check(struct scene *scene) {                                          \
+        ANSWERS(MEMLOCK_LOST, memlock_##kind##_check(scene->kind));                          \
+    }
 
-static void permit_is_held(struct scene *scene) { CHECK(memlock_permit_is_held(scene->permit) == 0); }
-
-static void lock_remaining(struct scene *scene) {
-    int64_t left = -1;
-    ANSWERS(MEMLOCK_OK, memlock_lock_remaining_ms(scene->lock, &left));
-    CHECK(left == 0);
-}
-
-static void permit_remaining(struct scene *scene) {
-    int64_t left = -1;
-    ANSWERS(MEMLOCK_OK, memlock_permit_remaining_ms(scene->permit, &left));
-    CHECK(left == 0);
-}
-
-static void lock_lost(struct scene *scene) {
-    int why = 0;
-    ANSWERS(MEMLOCK_LOST, memlock_lock_lost(scene->lock, &why));
-    CHECK(why == MEMLOCK_LOST_EXPIRED);
-}
-
-static void permit_lost(struct scene *scene) {
-    int why = 0;
-    ANSWERS(MEMLOCK_LOST, memlock_permit_lost(scene->permit, &why));
-    CHECK(why == MEMLOCK_LOST_EXPIRED);
-}
-
-static void lock_wait_lost(struct scene *scene) {
-    int why = 0;
-    ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(scene->lock, -1, &why));
-    CHECK(why == MEMLOCK_LOST_EXPIRED);
-}
-
-static void permit_wait_lost(struct scene *scene) {
-    int why = 0;
-    ANSWERS(MEMLOCK_LOST, memlock_permit_wait_lost(scene->permit, -1, &why));
-    CHECK(why == MEMLOCK_LOST_EXPIRED);
-}
-
-static void lock_check(struct scene *scene) { ANSWERS(MEMLOCK_LOST, memlock_lock_check(scene->lock)); }
-
-static void permit_check(struct scene *scene) { ANSWERS(MEMLOCK_LOST, memlock_permit_check(scene->permit)); }
+LOOKS(lock)
+LOOKS(permit)
 
 static const struct {
     void (*call)(struct scene *);
@@ -125,6 +108,11 @@ static void begin(struct scene *scene, int number) {
     char name[32];
     scene->drops = number >= CALLS;
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &scene->client));
+    /* From here on nothing is renewed, and no renewer finds that a lease is over. */
+    snprintf(name, sizeof name, "busy %d", number);
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(scene->client, name, 600000, 0, &scene->busy));
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(scene->busy, 1, stay, scene));
+    EVENTUALLY(scene->is_kept_busy);
     snprintf(name, sizeof name, "found %d", number);
     if (calls[number % CALLS].is_lock) {
         ANSWERS(MEMLOCK_OK, memlock_mutex_lock(scene->client, name, LEASE_MS, 0, &scene->lock));
@@ -134,9 +122,6 @@ static void begin(struct scene *scene, int number) {
         ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(scene->semaphore, 1, 0, &scene->permit));
         ANSWERS(MEMLOCK_OK, memlock_permit_renew(scene->permit, -1, give_back, scene));
     }
-    snprintf(name, sizeof name, "busy %d", number);
-    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(scene->client, name, 30000, 0, &scene->busy));
-    ANSWERS(MEMLOCK_OK, memlock_lock_renew(scene->busy, 1, stay, scene));
 }
 
 static void end(struct scene *scene) {
@@ -148,8 +133,6 @@ static void end(struct scene *scene) {
 static void the_callback_may_give_back_a_handle_while_a_call_finds_its_lease_over(void) {
     static struct scene scenes[SCENES];
     for (int i = 0; i < SCENES; i++) begin(&scenes[i], i);
-    /* From here on nothing is renewed, and no renewer finds that a lease is over. */
-    for (int i = 0; i < SCENES; i++) EVENTUALLY(scenes[i].is_kept_busy);
     check_pause_ms(LEASE_MS + 100);
     for (int i = 0; i < SCENES; i++) {
         calling = &scenes[i];

@@ -5,12 +5,11 @@
 
 #include <memlock.hpp>
 
-#include <map>
-
 #include "../c/server.h"
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <mutex>
 
 using namespace std::chrono_literals;
