@@ -13,11 +13,14 @@ static memlock_permit *permit;
 /* The call must refuse, and must name the argument that was NULL. */
 #define REFUSED(argument, call) (ANSWERS(MEMLOCK_INVALID, call), SAYS(argument))
 
+/* And leaves NULL in the handle, whatever was there. */
+#define LEAVES_NULL(handle, argument, call) \
+    (handle = (void *)&(handle), REFUSED(argument, call), (handle) == NULL ? (void)0 : FAIL("not NULL: %s", #call))
+
 static void clients_take_no_null(void) {
-    memlock_client *opened = client;
+    memlock_client *opened;
     REFUSED("url", memlock_init(NULL));
-    REFUSED("url", memlock_client_open(NULL, &opened));
-    CHECK(opened == NULL);
+    LEAVES_NULL(opened, "url", memlock_client_open(NULL, &opened));
     REFUSED("client", memlock_client_open("memory://null", NULL));
     REFUSED("client", memlock_client_open(NULL, NULL));
     memlock_client_close(NULL);
@@ -26,16 +29,13 @@ static void clients_take_no_null(void) {
 }
 
 static void mutexes_take_no_null(void) {
-    memlock_lock *taken = lock;
+    memlock_lock *taken;
     memlock_owner owner;
     int64_t left;
     uint64_t fence;
     char sql[MEMLOCK_SQL_SIZE] = "?";
-    REFUSED("client", memlock_mutex_lock(NULL, "x", 30000, 0, &taken));
-    CHECK(taken == NULL);
-    taken = lock;
-    REFUSED("name", memlock_mutex_lock(client, NULL, 30000, 0, &taken));
-    CHECK(taken == NULL);
+    LEAVES_NULL(taken, "client", memlock_mutex_lock(NULL, "x", 30000, 0, &taken));
+    LEAVES_NULL(taken, "name", memlock_mutex_lock(client, NULL, 30000, 0, &taken));
     REFUSED("lock", memlock_mutex_lock(client, "x", 30000, 0, NULL));
     REFUSED("lock", memlock_unlock(NULL));
     ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_drop(NULL));
@@ -57,19 +57,15 @@ static void mutexes_take_no_null(void) {
 }
 
 static void waits_take_no_null(void) {
-    memlock_wait *opened = wait;
-    memlock_lock *taken = lock;
-    REFUSED("client", memlock_wait_open(NULL, &opened));
-    CHECK(opened == NULL);
+    memlock_wait *opened;
+    memlock_lock *taken;
+    LEAVES_NULL(opened, "client", memlock_wait_open(NULL, &opened));
     REFUSED("wait", memlock_wait_open(client, NULL));
     REFUSED("wait", memlock_wait_open(NULL, NULL));
     REFUSED("wait", memlock_wait_cancel(NULL));
     memlock_wait_close(NULL);
-    REFUSED("client", memlock_mutex_lock_wait(NULL, "x", 30000, 0, wait, &taken));
-    CHECK(taken == NULL);
-    taken = lock;
-    REFUSED("name", memlock_mutex_lock_wait(client, NULL, 30000, 0, wait, &taken));
-    CHECK(taken == NULL);
+    LEAVES_NULL(taken, "client", memlock_mutex_lock_wait(NULL, "x", 30000, 0, wait, &taken));
+    LEAVES_NULL(taken, "name", memlock_mutex_lock_wait(client, NULL, 30000, 0, wait, &taken));
     REFUSED("lock", memlock_mutex_lock_wait(client, "x", 30000, 0, wait, NULL));
     REFUSED("lock", memlock_mutex_lock_wait(NULL, NULL, 0, -2, NULL, NULL));
     /* NULL is no handle here. */
@@ -81,23 +77,17 @@ static void waits_take_no_null(void) {
 }
 
 static void semaphores_take_no_null(void) {
-    memlock_semaphore *opened = semaphore;
-    memlock_permit *taken = permit;
+    memlock_semaphore *opened;
+    memlock_permit *taken;
     memlock_holder holder;
     uint32_t number;
     size_t count;
-    REFUSED("client", memlock_semaphore_open(NULL, "x", 1, 30000, &opened));
-    CHECK(opened == NULL);
-    opened = semaphore;
-    REFUSED("name", memlock_semaphore_open(client, NULL, 1, 30000, &opened));
-    CHECK(opened == NULL);
+    LEAVES_NULL(opened, "client", memlock_semaphore_open(NULL, "x", 1, 30000, &opened));
+    LEAVES_NULL(opened, "name", memlock_semaphore_open(client, NULL, 1, 30000, &opened));
     REFUSED("semaphore", memlock_semaphore_open(client, "x", 1, 30000, NULL));
-    REFUSED("semaphore", memlock_semaphore_acquire(NULL, 1, 0, &taken));
-    CHECK(taken == NULL);
+    LEAVES_NULL(taken, "semaphore", memlock_semaphore_acquire(NULL, 1, 0, &taken));
     REFUSED("permit", memlock_semaphore_acquire(semaphore, 1, 0, NULL));
-    taken = permit;
-    REFUSED("semaphore", memlock_semaphore_acquire_wait(NULL, NULL, 0, wait, &taken));
-    CHECK(taken == NULL);
+    LEAVES_NULL(taken, "semaphore", memlock_semaphore_acquire_wait(NULL, NULL, 0, wait, &taken));
     REFUSED("permit", memlock_semaphore_acquire_wait(semaphore, NULL, 0, wait, NULL));
     REFUSED("permit", memlock_semaphore_acquire_wait(NULL, NULL, -2, NULL, NULL));
     REFUSED("semaphore", memlock_semaphore_set_up(NULL, 60000));
@@ -148,22 +138,15 @@ static void counters_take_no_null(void) {
 }
 
 static void lists_take_no_null(void) {
-    memlock_list *opened = list;
+    memlock_list *opened;
     memlock_insertion done;
     memlock_bytes key = {"key", 3}, nowhere = {NULL, 3};
     uint64_t number;
-    REFUSED("client", memlock_list_open(NULL, "x", &opened));
-    CHECK(opened == NULL);
-    opened = list;
-    REFUSED("session", memlock_list_open(client, NULL, &opened));
-    CHECK(opened == NULL);
+    LEAVES_NULL(opened, "client", memlock_list_open(NULL, "x", &opened));
+    LEAVES_NULL(opened, "session", memlock_list_open(client, NULL, &opened));
     REFUSED("list", memlock_list_open(client, "x", NULL));
-    opened = list;
-    REFUSED("client", memlock_list_set_up(NULL, "x", 60000, &opened));
-    CHECK(opened == NULL);
-    opened = list;
-    REFUSED("session", memlock_list_set_up(client, NULL, 60000, &opened));
-    CHECK(opened == NULL);
+    LEAVES_NULL(opened, "client", memlock_list_set_up(NULL, "x", 60000, &opened));
+    LEAVES_NULL(opened, "session", memlock_list_set_up(client, NULL, 60000, &opened));
     REFUSED("list", memlock_list_set_up(client, "x", 60000, NULL));
     REFUSED("list", memlock_list_insert(NULL, "key", 3, &number));
     REFUSED("key", memlock_list_insert(list, NULL, 3, &number));
@@ -183,12 +166,11 @@ static void lists_take_no_null(void) {
 }
 
 static void walks_take_no_null(void) {
-    memlock_walk *begun = walk;
+    memlock_walk *begun;
     uint64_t id;
     const char *key;
     size_t length;
-    REFUSED("list", memlock_list_walk(NULL, &begun));
-    CHECK(begun == NULL);
+    LEAVES_NULL(begun, "list", memlock_list_walk(NULL, &begun));
     REFUSED("walk", memlock_list_walk(list, NULL));
     REFUSED("walk", memlock_walk_next(NULL, &id, &key, &length));
     REFUSED("id", memlock_walk_next(walk, NULL, &key, &length));
@@ -201,7 +183,7 @@ static void walks_take_no_null(void) {
 }
 
 static void what_cannot_be_done_to_an_opened_list_is_invalid(void) {
-    memlock_list *opened = list;
+    memlock_list *opened;
     const int64_t bad[] = {0, 999, -1, INT64_MIN, 31622400001, INT64_MAX};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ANSWERS(MEMLOCK_INVALID, memlock_list_set_up(client, "x", bad[i], &opened));
@@ -231,7 +213,7 @@ static void a_bad_url_is_told_what_would_be_good(void) {
         {"memcached://\xff", "UTF-8"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        memlock_client *opened = client;
+        memlock_client *opened;
         ANSWERS(MEMLOCK_CONFIG, memlock_client_open(bad[i].url, &opened));
         SAYS(bad[i].says);
         CHECK(opened == NULL);

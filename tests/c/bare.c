@@ -28,7 +28,7 @@ static void no_name_and_over_long_names_are_invalid(void) {
     memset(name, 'x', LONGEST_NAME + 1);
     name[LONGEST_NAME + 1] = '\0';
     const char *bad[] = {NULL, "", name};
-    ANSWERS(MEMLOCK_OK, distinct_list_set_up("good", 60));
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up("good", 600));
     for (size_t i = 0; i < 3; i++) {
         for (size_t call = 0; call < TIMED + NAMED; call++) {
             ANSWERS(MEMLOCK_INVALID, call < TIMED ? timed[call](bad[i], 30) : named[call - TIMED](bad[i]));
@@ -125,17 +125,17 @@ static void a_bare_lock_excludes_handles_and_plain_clients(void) {
     memlock_client *client;
     memlock_lock *lock;
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
-    ANSWERS(MEMLOCK_OK, mutex_lock("xyz", 30));
+    ANSWERS(MEMLOCK_OK, mutex_lock("xyz", 600));
     CHECK_SAFE(!plain_add("lock:xyz", 30));
     REFUSES(MEMLOCK_BUSY, memlock_mutex_lock(client, "xyz", 30000, 0, &lock));
     ANSWERS(MEMLOCK_OK, mutex_unlock("xyz"));
     CHECK(!plain_has("lock:xyz"));
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "xyz", 30000, 0, &lock));
-    REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock("xyz", 30));
+    REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock("xyz", 600));
     ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("xyz"));
     ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
     CHECK(plain_add("lock:xyz", 30));
-    REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock("xyz", 30));
+    REFUSES(MEMLOCK_BUSY, mutex_lock_nonblock("xyz", 600));
     ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("xyz"));
     CHECK_SAFE(plain_delete("lock:xyz"));
     memlock_client_close(client);
@@ -161,38 +161,38 @@ static void a_lock_is_the_processs_but_no_thread_waits_for_itself(void) {
 }
 
 static void what_the_server_no_longer_has_is_lost_and_a_successors_stays(void) {
-    ANSWERS(MEMLOCK_OK, mutex_lock("lost", 30));
+    ANSWERS(MEMLOCK_OK, mutex_lock("lost", 600));
     CHECK(plain_delete("lock:lost"));
     ANSWERS(MEMLOCK_LOST, mutex_unlock("lost"));
     ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("lost"));
-    ANSWERS(MEMLOCK_OK, mutex_lock("lost", 30));
+    ANSWERS(MEMLOCK_OK, mutex_lock("lost", 600));
     CHECK(plain_delete("lock:lost") && plain_add("lock:lost", 30));
     ANSWERS(MEMLOCK_LOST, mutex_unlock("lost"));
     CHECK_SAFE(plain_delete("lock:lost"));
-    ANSWERS(MEMLOCK_OK, semaphore_set_up("lost", 2, 60));
-    for (int i = 0; i < 2; i++) ANSWERS(MEMLOCK_OK, semaphore_acquire("lost", 30));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("lost", 2, 600));
+    for (int i = 0; i < 2; i++) ANSWERS(MEMLOCK_OK, semaphore_acquire("lost", 600));
     ANSWERS(MEMLOCK_OK, semaphore_tear_down("lost"));
     ANSWERS(MEMLOCK_LOST, semaphore_release("lost"));
-    ANSWERS(MEMLOCK_OK, semaphore_set_up("lost", 2, 60));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("lost", 2, 600));
     ANSWERS(MEMLOCK_LOST, semaphore_release("lost"));
     ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("lost"));
 }
 
 static void exactly_one_set_up_is_the_first(void) {
-    ANSWERS(MEMLOCK_OK, distinct_list_set_up("first", 60));
-    ANSWERS(MEMLOCK_EXISTS, distinct_list_set_up("first", 60));
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up("first", 600));
+    ANSWERS(MEMLOCK_EXISTS, distinct_list_set_up("first", 600));
     SAYS("\"first\" on memcached at");
     ANSWERS(MEMLOCK_OK, insert_key("first"));
     ANSWERS(MEMLOCK_DUPLICATE, insert_key("first"));
     SAYS("\"first\" on memcached at");
-    ANSWERS(MEMLOCK_OK, semaphore_set_up("first", 2, 60));
-    ANSWERS(MEMLOCK_EXISTS, semaphore_set_up("first", 2, 60));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("first", 2, 600));
+    ANSWERS(MEMLOCK_EXISTS, semaphore_set_up("first", 2, 600));
     SAYS("\"first\" on memcached at");
-    ANSWERS(MEMLOCK_INVALID, semaphore_set_up("first", 3, 60));
+    ANSWERS(MEMLOCK_INVALID, semaphore_set_up("first", 3, 600));
     SAYS("has 2 permits");
-    ANSWERS(MEMLOCK_INVALID, semaphore_set_up("first", 0, 60));
+    ANSWERS(MEMLOCK_INVALID, semaphore_set_up("first", 0, 600));
     ANSWERS(MEMLOCK_OK, semaphore_tear_down("first"));
-    ANSWERS(MEMLOCK_OK, semaphore_set_up("first", 3, 60));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("first", 3, 600));
 }
 
 /* Also when another client tears down what we have used, and sets up another. */
@@ -201,10 +201,10 @@ static void what_nobody_has_set_up_is_not_found(void) {
     memlock_list *list, *next;
     memlock_semaphore *semaphore;
     ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("nowhere"));
-    ANSWERS(MEMLOCK_OK, distinct_list_set_up("torn", 60));
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up("torn", 600));
     ANSWERS(MEMLOCK_OK, insert_key("torn"));
-    ANSWERS(MEMLOCK_OK, semaphore_set_up("torn", 1, 60));
-    ANSWERS(MEMLOCK_OK, semaphore_acquire("torn", 30));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("torn", 1, 600));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("torn", 600));
     ANSWERS(MEMLOCK_OK, semaphore_release("torn"));
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &elsewhere));
     ANSWERS(MEMLOCK_OK, memlock_list_open(elsewhere, "torn", &list));
@@ -232,16 +232,16 @@ static void permits_are_the_semaphores_whoever_acquired_them(void) {
     memlock_client *client;
     memlock_semaphore *semaphore;
     memlock_permit *permit;
-    ANSWERS(MEMLOCK_OK, semaphore_set_up("many", 3, 60));
-    for (int i = 0; i < 3; i++) ANSWERS(MEMLOCK_OK, semaphore_acquire_nonblock("many", 30));
-    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock("many", 30));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("many", 3, 600));
+    for (int i = 0; i < 3; i++) ANSWERS(MEMLOCK_OK, semaphore_acquire_nonblock("many", 600));
+    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock("many", 600));
     ANSWERS(MEMLOCK_OK, semaphore_release("many"));
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "many", 3, 30000, &semaphore));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &permit));
-    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock("many", 30));
+    REFUSES(MEMLOCK_BUSY, semaphore_acquire_nonblock("many", 600));
     /* A mutex of that name is another thing. */
-    ANSWERS(MEMLOCK_OK, mutex_lock("many", 30));
+    ANSWERS(MEMLOCK_OK, mutex_lock("many", 600));
     ANSWERS(MEMLOCK_OK, mutex_unlock("many"));
     for (int i = 0; i < 2; i++) ANSWERS(MEMLOCK_OK, semaphore_release("many"));
     ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("many"));
@@ -252,7 +252,7 @@ static void permits_are_the_semaphores_whoever_acquired_them(void) {
 
 static void *acquire_and_release(void *unused) {
     (void)unused;
-    ANSWERS(MEMLOCK_OK, semaphore_acquire("own first", 30));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("own first", 600));
     ANSWERS(MEMLOCK_OK, semaphore_release("own first"));
     return NULL;
 }
@@ -268,13 +268,13 @@ static void a_thread_releases_its_own_first_and_then_anothers(void) {
     memlock_semaphore *semaphore;
     memlock_holder holder;
     size_t count;
-    ANSWERS(MEMLOCK_OK, semaphore_set_up("own first", 2, 60));
-    ANSWERS(MEMLOCK_OK, semaphore_acquire("own first", 300));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("own first", 2, 600));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("own first", 6000));
     check_in_thread(acquire_and_release, NULL);
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "own first", 2, 30000, &semaphore));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_holders(semaphore, &holder, 1, &count));
-    CHECK(count == 1 && holder.remaining_ms > 200000);
+    CHECK(count == 1 && holder.remaining_ms > 600000);
     check_in_thread(release, NULL);
     ANSWERS(MEMLOCK_NOT_HELD, semaphore_release("own first"));
     memlock_semaphore_close(semaphore);
@@ -286,9 +286,9 @@ static _Atomic int in_mutex, in_semaphore, firsts[KEYS];
 static void *take_turns(void *unused) {
     (void)unused;
     for (int i = 0; i < TURNS; i++) {
-        ANSWERS(MEMLOCK_OK, semaphore_acquire("turns", 30));
+        ANSWERS(MEMLOCK_OK, semaphore_acquire("turns", 600));
         CHECK_SAFE(++in_semaphore <= 2);
-        ANSWERS(MEMLOCK_OK, mutex_lock("turns", 30));
+        ANSWERS(MEMLOCK_OK, mutex_lock("turns", 600));
         CHECK_SAFE(++in_mutex == 1);
         check_pause_ms(0);
         CHECK_SAFE(--in_mutex == 0);
@@ -308,8 +308,8 @@ static void *take_turns(void *unused) {
 
 static void threads_exclude_each_other_and_one_is_the_first(void) {
     pthread_t threads[THREADS];
-    ANSWERS(MEMLOCK_OK, distinct_list_set_up("turns", 60));
-    ANSWERS(MEMLOCK_OK, semaphore_set_up("turns", 2, 60));
+    ANSWERS(MEMLOCK_OK, distinct_list_set_up("turns", 600));
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("turns", 2, 600));
     for (int i = 0; i < THREADS; i++) threads[i] = check_start(take_turns, NULL);
     for (int i = 0; i < THREADS; i++) check_join(threads[i]);
     for (int i = 0; i < KEYS; i++) CHECK_SAFE(firsts[i] == 1);
@@ -317,36 +317,36 @@ static void threads_exclude_each_other_and_one_is_the_first(void) {
     ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("turns"));
 }
 
-static void *wait_for_the_mutex(void *answer) {
-    *(int *)answer = mutex_lock("waited", 30);
-    return NULL;
-}
+struct waiter {
+    int (*wait)(const char *name, time_t duration);
+    int answer;
+};
 
-static void *wait_for_a_permit(void *answer) {
-    *(int *)answer = semaphore_acquire("waited", 30);
+static void *wait_for_it(void *argument) {
+    struct waiter *self = argument;
+    self->answer = self->wait("waited", 600);
     return NULL;
 }
 
 static void waits_end_when_they_are_cancelled_or_in_vain(void) {
-    int for_mutex, for_permit, in_vain;
-    ANSWERS(MEMLOCK_OK, semaphore_set_up("waited", 1, 60));
-    ANSWERS(MEMLOCK_OK, semaphore_acquire("waited", 30));
-    CHECK(plain_add("lock:waited", 60));
-    const pthread_t one = check_start(wait_for_the_mutex, &for_mutex), two = check_start(wait_for_a_permit, &for_permit);
+    struct waiter waiters[] = {{.wait = mutex_lock}, {.wait = semaphore_acquire}, {.wait = semaphore_acquire}};
+    ANSWERS(MEMLOCK_OK, semaphore_set_up("waited", 1, 600));
+    ANSWERS(MEMLOCK_OK, semaphore_acquire("waited", 600));
+    CHECK(plain_add("lock:waited", 600));
+    const pthread_t one = check_start(wait_for_it, &waiters[0]), two = check_start(wait_for_it, &waiters[1]);
     QUEUE_BECOMES(1, "waited");
     QUEUE_AT_BECOMES(1, "semaphore:waited");
     ANSWERS(MEMLOCK_OK, memlock_client_cancel_waits(NULL));
     check_join(one);
     check_join(two);
-    ANSWERS(MEMLOCK_INTERRUPTED, for_mutex);
-    ANSWERS(MEMLOCK_INTERRUPTED, for_permit);
+    for (int i = 0; i < 2; i++) ANSWERS(MEMLOCK_INTERRUPTED, waiters[i].answer);
     CHECK(queue_length("waited") == 0 && queue_length_at("semaphore:waited") == 0);
     ANSWERS(MEMLOCK_NOT_HELD, mutex_unlock("waited"));
-    const pthread_t three = check_start(wait_for_a_permit, &in_vain);
+    const pthread_t three = check_start(wait_for_it, &waiters[2]);
     QUEUE_AT_BECOMES(1, "semaphore:waited");
     ANSWERS(MEMLOCK_OK, semaphore_tear_down("waited"));
     check_join(three);
-    ANSWERS(MEMLOCK_NOT_FOUND, in_vain);
+    ANSWERS(MEMLOCK_NOT_FOUND, waiters[2].answer);
     ANSWERS(MEMLOCK_LOST, semaphore_release("waited"));
 }
 

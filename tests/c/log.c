@@ -104,27 +104,6 @@ static void a_long_message_is_whole(void) {
     end(heard);
 }
 
-static void a_lock_that_is_dropped_at_a_dead_server_is_told(void) {
-    struct heard *heard = new_heard();
-    char url[128];
-    memlock_client *impatient;
-    snprintf(url, sizeof url, "%s?io_timeout=1s", check_url());
-    ANSWERS(MEMLOCK_OK, memlock_client_open(url, &impatient));
-    memlock_lock *lock;
-    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(impatient, "frozen", 30000, 0, &lock));
-    ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear, heard));
-    freeze();
-    ANSWERS(MEMLOCK_UNKNOWN, memlock_unlock(lock));
-    CHECK(HEARD(heard, MEMLOCK_LOG_INFO, "memlock.store", "did not answer"));
-    CHECK(HEARD(heard, MEMLOCK_LOG_INFO, "memlock.client", "lock:frozen"));
-    thaw();
-    EVENTUALLY(memlock_mutex_lock(impatient, "frozen", 30000, 1000, &lock) == MEMLOCK_OK);
-    CHECK(HEARD(heard, MEMLOCK_LOG_INFO, "memlock.store", "answers again"));
-    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
-    memlock_client_close(impatient);
-    end(heard);
-}
-
 /* A callback that uses memlock, and gets no records of that. */
 static _Atomic int nested;
 
@@ -245,7 +224,7 @@ static void it_may_be_replaced_while_others_log(void) {
     for (int i = 0; i < 3; i++) check_join(threads[i]);
 }
 
-/* The last one: there is no server afterwards. */
+/* By a thread of memlock's own. The last one: there is no server afterwards. */
 static void what_becomes_of_a_kept_lock_is_told(void) {
     struct heard *heard = new_heard();
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_DEBUG, hear, heard));
@@ -254,9 +233,6 @@ static void what_becomes_of_a_kept_lock_is_told(void) {
     CHECK(kill(check_server(), SIGKILL) == 0);
     ANSWERS(MEMLOCK_LOST, memlock_lock_wait_lost(lock, 60000, &why));
     EVENTUALLY(HEARD(heard, MEMLOCK_LOG_WARNING, "memlock.renewal", "lock:killed is lost: "));
-    CHECK(HEARD(heard, MEMLOCK_LOG_WARNING, "memlock.renewal", "The lease of lock:killed could not be renewed"));
-    CHECK(HEARD(heard, MEMLOCK_LOG_DEBUG, "memlock.renewal", "Leases could not be renewed now"));
-    CHECK(HEARD(heard, MEMLOCK_LOG_INFO, "memlock.store", "memcached at 127.0.0.1"));
     memlock_unlock(lock);
     EVENTUALLY(renewers() == 0);
     end(heard);
@@ -266,7 +242,6 @@ int main(void) {
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
     RUN(levels_are_honoured);
     RUN(a_long_message_is_whole);
-    RUN(a_lock_that_is_dropped_at_a_dead_server_is_told);
     RUN(a_callback_may_use_memlock);
     RUN(a_callback_may_end_or_replace_itself);
     RUN(no_callback_runs_once_it_is_replaced);
