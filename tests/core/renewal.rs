@@ -1,6 +1,5 @@
 //! Leases that are renewed: for as long as they are wanted, never longer, and their holders are
 //! notified when they end.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};

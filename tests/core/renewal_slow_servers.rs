@@ -1,5 +1,4 @@
 //! Renewals that a server answers late: what they make of a lease, and the holder's notifications.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};

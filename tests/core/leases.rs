@@ -1,5 +1,4 @@
 //! Time as the subject: leases on a real server's clock, at every phase of its ticks.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::mpsc;
 use std::thread;

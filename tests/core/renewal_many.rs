@@ -2,7 +2,6 @@
 //! minute, by one thread.
 //!
 //! `make prove` runs this.
-#![allow(clippy::unwrap_used)]
 
 use std::fs;
 use std::sync::mpsc::{self, Receiver};

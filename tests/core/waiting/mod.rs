@@ -2,7 +2,6 @@
 //!
 //! Where a test is to show that a waiter is *woken*, the waiter's clock stands still: then no
 //! inspection by the clock can help it, and a lost wake-up is a test that hangs and is ended.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod bench;
 mod early_wake;

@@ -5,7 +5,6 @@
 //!
 //! `MEMLOCK_CHURN_SECONDS` makes it shorter, for a quick look. With `--nocapture` it shows its
 //! figures.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -28,15 +27,15 @@ use memlock_tests::stopwatch::{Marks, Stopwatch};
 use history::{History, Holder, Process, Sight};
 use keys::{KEYS, name};
 
-#[path = "support/churn/checks.rs"]
+#[path = "../support/churn/checks.rs"]
 mod checks;
-#[path = "support/churn/forged.rs"]
+#[path = "../support/churn/forged.rs"]
 mod forged;
-#[path = "support/churn/history.rs"]
+#[path = "../support/churn/history.rs"]
 mod history;
-#[path = "support/churn/keys.rs"]
+#[path = "../support/churn/keys.rs"]
 mod keys;
-#[path = "support/churn/summary.rs"]
+#[path = "../support/churn/summary.rs"]
 mod summary;
 
 /// How long the processes may take to end once they are asked to: a killed holder's lease and an

@@ -1,6 +1,5 @@
 //! A server that becomes unreachable in the middle of a call: *unreachable* means that nothing was
 //! changed, so a call whose last write got no reply must not answer it.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

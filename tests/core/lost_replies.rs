@@ -1,7 +1,6 @@
 //! Replies that get lost: at every step of every operation, on a store that loses them on purpose,
 //! and through a proxy in front of a real memcached. Never granted twice, never left behind, never
 //! guessed.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};

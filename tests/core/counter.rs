@@ -1,6 +1,5 @@
 //! The plain counter: its ways to acquire, against each other and against clients that know nothing
 //! of memlock.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;

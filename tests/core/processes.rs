@@ -1,5 +1,4 @@
 //! Several processes: kill -9, SIGSTOP, fork, and plain memcached clients beside us.
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};

@@ -1,6 +1,5 @@
 //! A server that is slow to answer may have stood still, and its clock with it. The time that its
 //! grants have left is read back then; and read again if that answer is slow, too.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

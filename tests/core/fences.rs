@@ -1,6 +1,5 @@
 //! Fences rise, also on servers that give cas ids out of order: memcached from 1.6.24 on draws that
 //! of a store before the item is locked, so that of two stores the later one may have the lower.
-#![allow(clippy::unwrap_used)]
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,6 +1,5 @@
 //! A server that hangs: dropping whatever is held there costs one timeout per server, and calls of
 //! the user are tried.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::thread;
 use std::time::{Duration, Instant};

@@ -1,6 +1,5 @@
 //! Semaphores on a real server: permits, their leases, the order of waiters, and what the number of
 //! permits costs.
-#![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::sync::Arc;
 use std::time::Duration;
