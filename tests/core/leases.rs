@@ -1,16 +1,16 @@
-//! Time as the subject: leases on a real server's clock, at every phase of its ticks.
+//! Leases of locks and permits on a real server's clock, at every phase of its ticks.
 
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, Moment, SystemClock};
-use memlock_core::{Client, Extension, Release};
+use memlock_core::{Client, Extension, Result, SetUp};
+use memlock_tests::assert_safe;
+use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
-use memlock_tests::{assert_safe, assert_safe_eq};
 
-/// For what must happen, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const SECOND: Duration = Duration::from_secs(1);
+const LEASE: Duration = Duration::from_secs(30);
 
 /// What is said of a grant that took longer than its lease.
 const TOO_SLOW: &str = "longer to answer than the lease";
@@ -19,119 +19,120 @@ fn now() -> Moment {
     SystemClock.now()
 }
 
-/// When the server could grant a lock again.
-struct GivenAway {
-    /// The start of the last request that was refused.
-    after: Moment,
-    /// The end of the request that was granted.
-    by: Moment,
+fn connect(server: &Memcached) -> Client {
+    Client::connect(&format!("{}?io_timeout=20s", server.url())).unwrap()
 }
 
-/// Polls without mercy until the mutex is granted.
-fn given_away(client: &Client, name: &str, limit: Duration) -> GivenAway {
-    let began = now();
-    // Long enough for a slow reply.
-    let mutex = client.mutex(name, Duration::from_secs(30)).unwrap();
-    let mut after = began;
+/// A machine that stands still for longer than the lease says so: then it is tried again.
+fn granted<T>(mut attempt: impl FnMut() -> Result<T>) -> T {
     loop {
-        let asked = now();
-        if let Some(mut lock) = mutex.try_lock().unwrap() {
-            let by = now();
-            let _ = lock.unlock().unwrap();
-            return GivenAway { after, by };
+        match attempt() {
+            Ok(granted) => return granted,
+            Err(error) => assert!(error.to_string().contains(TOO_SLOW), "{error}"),
         }
-        after = asked;
-        assert!(asked.since(began) < limit, "{name} was never given away");
+    }
+}
+
+/// Attempts until this moment are refused, the last ones without mercy.
+fn is_refused_until(deadline: Moment, what: &str, mut attempt: impl FnMut() -> bool) {
+    thread::sleep(deadline.since(now()).saturating_sub(Duration::from_millis(20)));
+    while now() <= deadline {
+        let is_granted = attempt();
+        assert_safe!(!is_granted || now() > deadline, "{what}: granted too early");
         thread::sleep(Duration::from_millis(2));
     }
 }
 
-fn granted_at(client: &Client, name: &str, limit: Duration) -> Moment {
-    given_away(client, name, limit).by
+/// Locks a mutex, and tells for how long the server keeps it, and until when its holder relies on
+/// it, who dies.
+fn dead_lock(client: &Client, name: &str, lease: Duration) -> (Duration, Moment) {
+    let mutex = client.mutex(name, lease).unwrap();
+    let lock = granted(|| mutex.lock());
+    let (owner, deadline) = (mutex.owner().unwrap(), lock.deadline());
+    std::mem::forget(lock);
+    (owner.map_or(Duration::ZERO, |owner| owner.remaining.unwrap()), deadline)
+}
+
+/// The same of a permit of two. It is reckoned from what the reply to another one, so long before,
+/// showed of the server's clock.
+fn dead_permit(
+    client: &Client,
+    name: &str,
+    lease: Duration,
+    before: Duration,
+) -> (Duration, Moment) {
+    let semaphore = client.semaphore(name, 2, lease).unwrap();
+    let mut other = client.semaphore(name, 2, LEASE).unwrap().acquire().unwrap();
+    thread::sleep(before);
+    let permit = granted(|| semaphore.acquire());
+    let (token, deadline) = (permit.token(), permit.deadline());
+    std::mem::forget(permit);
+    let holders = semaphore.status().unwrap().unwrap().holders;
+    let holder = holders.iter().find(|holder| holder.token == token);
+    // The record is written once more.
+    assert_eq!(other.extend(LEASE).unwrap(), Extension::Extended);
+    std::mem::forget(other);
+    (holder.map_or(Duration::ZERO, |holder| holder.remaining), deadline)
 }
 
 #[test]
-fn a_lease_is_never_granted_twice_at_any_phase_of_the_servers_clock() {
+fn a_lease_is_never_granted_twice_and_ends_soon_at_any_phase_of_the_servers_clock() {
     let server = Memcached::start();
-    let client = Client::connect(&format!("{}?io_timeout=10s", server.url())).unwrap();
-    for lease in [1000, 1400] {
-        thread::scope(|scope| {
-            // Twenty-five phases, each 40 ms after the one before.
-            for phase in 0..25 {
-                let client = &client;
-                scope.spawn(move || {
-                    thread::sleep(Duration::from_millis(phase * 40));
-                    let name = format!("{lease} {phase}");
-                    let mutex = client.mutex(&name, Duration::from_millis(lease)).unwrap();
-                    // A machine that stands still for longer than the lease says so: try again.
-                    let lock = loop {
-                        match mutex.lock() {
-                            Ok(lock) => break lock,
-                            Err(error) => assert!(error.to_string().contains(TOO_SLOW), "{error}"),
-                        }
-                    };
-                    let deadline = now() + lock.remaining();
-                    std::mem::forget(lock);
-                    let next = given_away(client, &name, PATIENCE);
-                    let early = deadline.since(next.by);
-                    assert_safe!(next.by > deadline, "phase {phase}: granted {early:?} too early");
-                    let late = next.after.since(deadline);
-                    // The rest of the second, the two seconds more that are asked for, and a tick
-                    // that comes late.
-                    assert!(
-                        late < Duration::from_millis(3100),
-                        "phase {phase}: only after {late:?}"
-                    );
-                });
-            }
-        });
-    }
+    let client = connect(&server);
+    thread::scope(|scope| {
+        // Twenty-five phases, each 40 ms after the one before.
+        for (phase, lease) in (0..25).flat_map(|phase| [(phase, 1000), (phase, 1400)]) {
+            let (client, name) = (&client, format!("{lease} {phase}"));
+            let lease = Duration::from_millis(lease);
+            let is_kept_for = move |kept: Duration| {
+                assert!(kept < lease + 3 * SECOND, "phase {phase}: kept for {kept:?}");
+            };
+            let what = format!("{lease:?}, phase {phase}");
+            let (its_name, its_what) = (name.clone(), what.clone());
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(phase * 40));
+                let (kept, deadline) = dead_lock(client, &its_name, lease);
+                is_kept_for(kept);
+                let mutex = client.mutex(&its_name, LEASE).unwrap();
+                is_refused_until(deadline, &its_what, || mutex.try_lock().unwrap().is_some());
+            });
+            scope.spawn(move || {
+                thread::sleep(Duration::from_millis(phase * 40));
+                let before = Duration::from_millis(phase * 13);
+                let (kept, deadline) = dead_permit(client, &name, lease, before);
+                is_kept_for(kept);
+                let semaphore = client.semaphore(&name, 2, LEASE).unwrap();
+                is_refused_until(deadline, &what, || semaphore.try_acquire().unwrap().is_some());
+            });
+        }
+    });
 }
 
 #[test]
 fn an_extended_lease_is_counted_from_the_extension() {
     let server = Memcached::start();
-    let client = Client::connect(&server.url()).unwrap();
-    let mut lock = client.mutex("m", Duration::from_secs(2)).unwrap().lock().unwrap();
-    // Half of the lease, so that there is time for the extension on a busy machine.
-    thread::sleep(Duration::from_secs(1));
-    assert_eq!(lock.extend(Duration::from_secs(2)).unwrap(), Extension::Extended);
-    let deadline = now() + lock.remaining();
+    let client = connect(&server);
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let mut lock = mutex.lock().unwrap();
+    thread::sleep(SECOND);
+    assert_eq!(lock.extend(2 * SECOND).unwrap(), Extension::Extended);
+    let deadline = lock.deadline();
     std::mem::forget(lock);
-    assert_safe!(granted_at(&client, "m", PATIENCE) > deadline, "granted twice");
-}
-
-#[test]
-fn an_overrun_holder_finds_its_lock_lost_and_its_successor_untouched() {
-    let server = Memcached::start();
-    let client = Client::connect(&server.url()).unwrap();
-    let mutex = client.mutex("m", Duration::from_secs(1)).unwrap();
-    let mut old = mutex.lock().unwrap();
-    let mut new = client.mutex("m", Duration::from_secs(60)).unwrap().lock().unwrap();
-    assert_safe!(new.fence() > old.fence(), "the fence did not rise");
-    assert!(old.remaining().is_zero());
-    assert_safe_eq!(
-        old.extend(Duration::from_secs(60)).unwrap(),
-        Extension::Lost,
-        "a renewal never steals"
-    );
-    assert_eq!(old.unlock().unwrap(), Release::Lost);
-    assert_safe!(mutex.try_lock().unwrap().is_none(), "held twice");
-    assert_eq!(new.unlock().unwrap(), Release::Released);
+    is_refused_until(deadline, "extended", || mutex.try_lock().unwrap().is_some());
 }
 
 #[test]
 fn a_lease_beyond_thirty_days_is_neither_immortal_nor_dead_at_once() {
     let server = Memcached::start();
-    let client = Client::connect(&server.url()).unwrap();
+    let client = connect(&server);
     let day = Duration::from_secs(24 * 3600);
     for days in [29, 30, 31, 366] {
-        let mutex = client.mutex(format!("{days}"), days * day).unwrap();
-        let lock = mutex.lock().unwrap();
-        let kept = mutex.owner().unwrap().unwrap().remaining.unwrap();
+        let (kept, _) = dead_lock(&client, &format!("{days}"), days * day);
         let most = days * day + days * day / 5000 + Duration::from_secs(60);
-        assert!(kept >= days * day && kept < most, "{days} days: {kept:?}");
-        drop(lock);
+        assert!(
+            kept > days * day - Duration::from_secs(60) && kept < most,
+            "{days} days: {kept:?}"
+        );
     }
 }
 
@@ -139,67 +140,70 @@ fn a_lease_beyond_thirty_days_is_neither_immortal_nor_dead_at_once() {
 #[test]
 fn a_grant_from_a_server_that_stood_still_is_not_believed_for_longer_than_the_server_keeps_it() {
     let server = Memcached::start();
-    let client = Client::connect(&format!("{}?io_timeout=10s", server.url())).unwrap();
-    let mutex = client.mutex("m", Duration::from_secs(4)).unwrap();
+    let client = connect(&server);
+    let mutex = client.mutex("m", 4 * SECOND).unwrap();
     mutex.owner().unwrap();
     server.pause();
-    let deadline = thread::scope(|scope| {
-        let waiter = scope.spawn(|| {
-            let lock = mutex.lock().unwrap();
-            let deadline = now() + lock.remaining();
-            std::mem::forget(lock);
-            deadline
-        });
+    let (_, deadline) = thread::scope(|scope| {
+        let waiter = scope.spawn(|| dead_lock(&client, "m", 4 * SECOND));
         thread::sleep(Duration::from_millis(1800));
         server.resume();
         waiter.join().unwrap()
     });
-    assert_safe!(granted_at(&client, "m", PATIENCE) > deadline, "granted twice");
+    is_refused_until(deadline, "after a pause", || mutex.try_lock().unwrap().is_some());
 }
 
 #[test]
 fn a_grant_that_took_longer_than_its_lease_is_given_up() {
     let server = Memcached::start();
-    let client = Client::connect(&format!("{}?io_timeout=10s", server.url())).unwrap();
-    let mutex = client.mutex("m", Duration::from_secs(1)).unwrap();
-    mutex.owner().unwrap();
-    server.pause();
-    thread::scope(|scope| {
-        let (begins, begun) = mpsc::channel();
-        let mutex = &mutex;
-        let waiter = scope.spawn(move || {
-            begins.send(()).unwrap();
-            mutex.try_lock().map(|lock| lock.map(|lock| lock.remaining()))
-        });
-        begun.recv().unwrap();
-        thread::sleep(Duration::from_millis(1800));
-        server.resume();
-        let told = waiter.join().unwrap().unwrap_err();
-        assert!(told.to_string().contains(TOO_SLOW), "{told}");
-    });
-    assert_safe!(mutex.owner().unwrap().is_none(), "and nothing is left behind");
+    let proxy = Proxy::start(server.address());
+    let client = Client::connect(&format!("{}?io_timeout=20s", proxy.url())).unwrap();
+    proxy.inject(Match::Adding, Fault::DelayReply(SECOND));
+    let told = client.mutex("m", SECOND).unwrap().try_lock().map(drop).unwrap_err();
+    assert!(told.to_string().contains(TOO_SLOW), "{told}");
+    assert!(server.plain().get("lock:m").is_none(), "and nothing is left behind");
 }
 
 #[test]
 fn a_session_and_its_keys_end_with_its_duration() {
     let server = Memcached::start();
-    let client = Client::connect(&server.url()).unwrap();
+    let client = connect(&server);
     let mut list = client.distinct_list("s").unwrap();
     let began = now();
-    let _ = list.set_up(Duration::from_secs(2)).unwrap();
-    let _ = list.insert("k").unwrap().unwrap();
-    let (mut late, mut asked, mut lived) = (0, began, began);
-    while let Some(told) = list.insert(format!("later {late}")).unwrap() {
-        assert_eq!(told.id(), late + 2, "ids are dense for as long as the session lives");
-        late += 1;
-        lived = asked;
+    let _ = list.set_up(2 * SECOND).unwrap();
+    let mut last = 0;
+    while let Some(told) = list.insert(format!("{last}")).unwrap() {
+        last += 1;
+        assert_eq!(told.id(), last, "ids are dense for as long as the session lives");
+        assert!(now().since(began) < 2 * LEASE, "it does not end");
         thread::sleep(Duration::from_millis(20));
-        asked = now();
     }
     let over = now().since(began);
-    assert!(over > Duration::from_secs(2), "{over:?}");
-    assert!(lived.since(began) < Duration::from_secs(5), "{:?}", lived.since(began));
+    assert!(over > 2 * SECOND, "{over:?}");
     let mut next = client.distinct_list("s").unwrap();
-    let _ = next.set_up(Duration::from_secs(60)).unwrap();
-    assert_eq!(next.insert("k").unwrap().unwrap().id(), 1);
+    let _ = next.set_up(LEASE).unwrap();
+    assert_eq!(next.insert("0").unwrap().unwrap().id(), 1, "nothing of it is left");
+}
+
+#[test]
+fn a_semaphore_is_kept_for_its_life_after_it_was_used_last_and_as_long_as_it_is_held() {
+    let server = Memcached::start();
+    let client = connect(&server);
+    let kept = |longest: u64| {
+        let said = server.plain().command("mg semaphore:s t");
+        let seconds: u64 = said.strip_prefix("HD t").unwrap().parse().unwrap();
+        assert!(seconds > longest - 20, "{seconds}");
+    };
+    for (life, longest) in [(10 * SECOND, 60), (120 * SECOND, 120)] {
+        let semaphore = client.semaphore("s", 1, 60 * SECOND).unwrap();
+        assert_eq!(semaphore.set_up(life).unwrap(), SetUp::Created);
+        // From the second time on a step builds upon what the last one saw.
+        for _ in 0..2 {
+            let permit = semaphore.acquire().unwrap();
+            kept(longest);
+            drop(permit);
+        }
+        kept(life.as_secs().max(21));
+        assert!(semaphore.tear_down().unwrap());
+    }
 }
