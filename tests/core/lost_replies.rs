@@ -1,26 +1,29 @@
 //! Replies that get lost: at every step of every operation, on a store that loses them on purpose,
 //! and through a proxy in front of a real memcached. Never granted twice, never left behind, never
-//! guessed.
+//! guessed. Whole requests and replies on the way to a server are lost in `tests/store_faults/`.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::memory::Memory;
-use memlock_core::store::{Expiry, Failure, Op, Reply, Returns, Route, Store, memcached};
+use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Store};
 use memlock_core::{
-    Client, Error, ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, Result, Wait,
-    Waited,
+    Client, ErrorKind, Extension, Guard, Insertion, Release, RenewOptions, Result, Wait, Waited,
 };
 use memlock_tests::cost::usual_cost;
-use memlock_tests::intercepted::{Replies, intercepted};
+use memlock_tests::frozen::Frozen;
+use memlock_tests::intercepted::Replies;
+use memlock_tests::launch::until;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
+use crate::bench::{KINDS, Kind, lost, on_memory};
+
 const LEASE: Duration = Duration::from_secs(30);
+const SECOND: Duration = Duration::from_secs(1);
 
 /// What happens to a batch on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,34 +32,47 @@ enum Loss {
     Request,
     /// It is carried out, and the reply never arrives.
     Reply,
-    /// It is carried out, and the reply arrives after more than a second.
-    Time,
+    /// It is carried out, and the reply arrives so late.
+    Time(Duration),
     /// It never arrives, and is answered as an `Add` to an item that is there.
     Chance,
     /// Another one takes the lock between its first operation and the next.
     Between,
 }
 
-/// Loses the batches with these numbers, counted from 0.
+/// The batches with these numbers, counted from 0.
+type Losses = [(usize, Loss)];
+
+/// A store that loses batches.
+struct World {
+    client: Client,
+    /// It loses nothing.
+    witness: Client,
+    lossy: Arc<Lossy>,
+}
+
+#[derive(Default)]
 struct Lossy {
+    /// No time passes in its world, but what this one is told of.
+    frozen: Option<Arc<Frozen>>,
+    /// Batches are counted from the next one that writes.
+    awaits_a_write: AtomicBool,
     seen: AtomicUsize,
     losses: Mutex<Vec<(usize, Loss)>>,
 }
 
 impl Lossy {
     fn run(&self, inner: &dyn Store, route: Route, ops: &[Op<'_>]) -> Replies {
+        if self.awaits_a_write.load(Ordering::SeqCst) && !ops.iter().any(Op::changes) {
+            return inner.run(route, ops);
+        }
+        self.awaits_a_write.store(false, Ordering::SeqCst);
         let number = self.seen.fetch_add(1, Ordering::SeqCst);
-        let loss =
-            self.losses.lock().unwrap().iter().find(|(at, _)| *at == number).map(|(_, loss)| *loss);
-        let lost =
-            Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
-        match loss {
+        let found = self.losses.lock().unwrap().iter().find(|(at, _)| *at == number).copied();
+        match found.map(|(_, loss)| loss) {
             None => inner.run(route, ops),
-            Some(Loss::Request) => Err(lost),
-            Some(Loss::Reply) => {
-                inner.run(route, ops)?;
-                Err(lost)
-            }
+            Some(Loss::Request) => Err(lost()),
+            Some(Loss::Reply) => inner.run(route, ops).and(Err(lost())),
             Some(Loss::Chance) => Ok(vec![Reply::Exists]),
             Some(Loss::Between) => {
                 let Op::Get { key, .. } = ops[0] else {
@@ -68,46 +84,66 @@ impl Lossy {
                 replies.extend(inner.run(route, &ops[1..])?);
                 Ok(replies)
             }
-            Some(Loss::Time) => {
+            Some(Loss::Time(time)) => {
                 let replies = inner.run(route, ops);
-                thread::sleep(Duration::from_millis(1100));
+                match &self.frozen {
+                    Some(clock) => clock.advance(time),
+                    None => thread::sleep(time),
+                }
                 replies
             }
         }
     }
+}
 
-    /// From now on it loses the batches with these numbers, counted anew. How many there were
-    /// before does not matter: a grant that takes long is looked at once more.
-    fn lose(&self, losses: &[(usize, Loss)]) {
-        *self.losses.lock().unwrap() = losses.to_vec();
-        self.seen.store(0, Ordering::SeqCst);
+impl World {
+    /// It loses these batches, counted from the first one.
+    fn new(losses: &Losses) -> World {
+        let world = World::on(Arc::new(SystemClock), None);
+        *world.lossy.losses.lock().unwrap() = losses.to_vec();
+        world
+    }
+
+    fn on(clock: Arc<dyn Clock>, frozen: Option<Arc<Frozen>>) -> World {
+        let lossy = Arc::new(Lossy { frozen, ..Lossy::default() });
+        let loses = Arc::clone(&lossy);
+        let run = move |inner: &dyn Store, route, ops: &[Op<'_>]| loses.run(inner, route, ops);
+        let (client, witness) = on_memory(&clock, run);
+        World { client, witness, lossy }
+    }
+
+    /// From now on it loses these batches, counted from the next one that writes.
+    fn lose(&self, losses: &Losses) {
+        *self.lossy.losses.lock().unwrap() = losses.to_vec();
+        self.lossy.seen.store(0, Ordering::SeqCst);
+        self.lossy.awaits_a_write.store(true, Ordering::SeqCst);
+    }
+
+    fn heals(&self) {
+        self.lose(&[]);
+    }
+
+    fn passes(&self, time: Duration) {
+        self.lossy.frozen.as_ref().unwrap().advance(time);
+    }
+
+    fn hold(&self, kind: Kind, lease: Duration) -> Box<dyn Guard> {
+        kind.hold(&self.client, "m", lease)
+    }
+
+    fn is_free(&self, kind: Kind) -> bool {
+        kind.is_free(&self.witness, "m")
     }
 }
 
-/// A client that loses the chosen replies, and one beside it on the same store that loses nothing.
-fn clients(losses: &[(usize, Loss)]) -> (Client, Client) {
-    let (client, witness, lossy) = clients_of_lossy();
-    lossy.lose(losses);
-    (client, witness)
-}
-
-fn clients_of_lossy() -> (Client, Client, Arc<Lossy>) {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let memory: Arc<dyn Store> = Arc::new(Memory::like(memcached::GUARANTEES, Arc::clone(&clock)));
-    let lossy = Arc::new(Lossy { seen: AtomicUsize::new(0), losses: Mutex::new(Vec::new()) });
-    let loses = Arc::clone(&lossy);
-    let store =
-        intercepted(Arc::clone(&memory), move |inner, route, ops| loses.run(inner, route, ops));
-    let client = Client::with_store(store, Arc::clone(&clock));
-    (client, Client::with_store(memory, clock), lossy)
-}
-
-/// A lock whose owner's next batches are lost, those with these numbers, counted from 0.
-fn lock_and_lose(lease: Duration, losses: &[(usize, Loss)]) -> (Client, Client, Lock) {
-    let (client, witness, lossy) = clients_of_lossy();
-    let lock = client.mutex("m", lease).unwrap().lock().unwrap();
-    lossy.lose(losses);
-    (client, witness, lock)
+/// A world in which no time passes, and that loses these batches after something was acquired there.
+fn hold_and_lose(kind: Kind, lease: Duration, losses: &Losses) -> (World, Box<dyn Guard>) {
+    let clock = Frozen::clock();
+    let frozen = Arc::clone(&clock);
+    let world = World::on(clock, Some(frozen));
+    let held = world.hold(kind, lease);
+    world.lose(losses);
+    (world, held)
 }
 
 /// Every way to lose up to two of the first batches.
@@ -122,58 +158,62 @@ fn all_losses() -> Vec<Vec<(usize, Loss)>> {
     all
 }
 
-/// A step is taken so often before its outcome is unknown.
-const THREE: [(usize, Loss); 3] = [(0, Loss::Request), (1, Loss::Request), (2, Loss::Request)];
+fn all_losses_of_each_kind() -> impl Iterator<Item = (Kind, Vec<(usize, Loss)>)> {
+    KINDS.into_iter().flat_map(|kind| all_losses().into_iter().map(move |losses| (kind, losses)))
+}
 
-fn is_free(client: &Client, name: &str) -> bool {
-    client.mutex(name, LEASE).unwrap().owner().unwrap().is_none()
+/// Nothing arrives from now on, until [`World::heals`]; or first something whose reply is lost.
+fn all_lost(first: Loss) -> Vec<(usize, Loss)> {
+    (0..100).map(|at| (at, if at == 0 { first } else { Loss::Request })).collect()
 }
 
 #[test]
-fn a_lock_survives_the_loss_of_any_two_batches() {
-    for losses in all_losses() {
-        let (client, witness) = clients(&losses);
-        let mutex = client.mutex("m", LEASE).unwrap();
-        let mut lock =
-            mutex.try_lock().unwrap().unwrap_or_else(|| panic!("{losses:?}: it was free"));
-        assert_safe!(
-            witness.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(),
-            "{losses:?}: granted twice"
-        );
-        let fence = lock.fence();
-        assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended, "{losses:?}");
-        assert!(lock.remaining() > LEASE - Duration::from_secs(5));
-        assert_eq!(lock.unlock().unwrap(), Release::Released, "{losses:?}");
-        assert_safe!(is_free(&witness, "m"), "{losses:?}: left behind");
-        let next = mutex.lock().unwrap();
-        assert_safe!(next.fence() > fence, "{losses:?}");
+fn locks_and_permits_survive_the_loss_of_any_two_batches() {
+    for (kind, losses) in all_losses_of_each_kind() {
+        let world = World::new(&losses);
+        let mut held = world.hold(kind, LEASE);
+        let other = kind.attempt(&world.witness, "m", LEASE).unwrap();
+        assert_safe!(other.is_none(), "{kind:?} {losses:?}: granted twice");
+        let fence = held.fence();
+        assert_eq!(held.extend(LEASE).unwrap(), Extension::Extended, "{kind:?} {losses:?}");
+        assert!(held.remaining() > LEASE - 5 * SECOND);
+        assert_eq!(held.release().unwrap(), Release::Released, "{kind:?} {losses:?}");
+        assert_safe!(world.is_free(kind), "{kind:?} {losses:?}: left behind");
+        let next = world.hold(kind, LEASE);
+        assert_safe!(kind == Kind::Permit || next.fence() > fence, "{losses:?}");
         drop(next);
-        assert_safe!(is_free(&witness, "m"), "{losses:?}: left behind");
+        assert_safe!(world.is_free(kind), "{kind:?} {losses:?}: left behind");
     }
 }
 
 #[test]
-fn a_lock_of_another_is_busy_whatever_gets_lost() {
-    for losses in all_losses() {
-        let (client, witness) = clients(&losses);
-        let mut held = witness.mutex("m", LEASE).unwrap().lock().unwrap();
-        assert_safe!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(), "{losses:?}");
-        assert_eq!(held.unlock().unwrap(), Release::Released, "{losses:?}");
-        drop(client.mutex("m", LEASE).unwrap().lock().unwrap());
-        assert_safe!(is_free(&witness, "m"), "{losses:?}: left behind");
+fn what_another_holds_is_busy_whatever_gets_lost() {
+    for (kind, losses) in all_losses_of_each_kind() {
+        let world = World::new(&losses);
+        let mut held = kind.hold(&world.witness, "m", LEASE);
+        let other = kind.attempt(&world.client, "m", LEASE).unwrap();
+        assert_safe!(other.is_none(), "{kind:?} {losses:?}");
+        assert_eq!(held.release().unwrap(), Release::Released, "{kind:?} {losses:?}");
+        drop(world.hold(kind, LEASE));
+        assert_safe!(world.is_free(kind), "{kind:?} {losses:?}: left behind");
     }
 }
 
 #[test]
 fn what_cannot_be_found_out_is_unknown_and_taken_off_at_the_next_contact() {
-    let losses = [(0, Loss::Reply), (1, Loss::Request), (2, Loss::Request)];
-    let (client, witness) = clients(&losses);
-    let mutex = client.mutex("m", LEASE).unwrap();
-    assert_eq!(mutex.try_lock().unwrap_err().kind(), ErrorKind::Unknown);
-    assert!(!is_free(&witness, "m"), "it was granted after all");
-    // Any further use of the client cleans up; for the same mutex it happens before anything else.
-    assert!(mutex.try_lock().unwrap().is_some());
-    assert!(is_free(&witness, "m"));
+    for kind in KINDS {
+        let (world, held) = hold_and_lose(kind, LEASE, &[]);
+        drop(held);
+        world.lose(&all_lost(Loss::Reply));
+        let unknown = kind.attempt(&world.client, "m", LEASE).map(drop).unwrap_err();
+        assert_eq!(unknown.kind(), ErrorKind::Unknown, "{unknown}");
+        world.heals();
+        assert!(!world.is_free(kind), "{kind:?}: it was granted after all");
+        // Any further use of the client cleans up; for the same name it happens before anything
+        // else.
+        drop(world.hold(kind, LEASE));
+        assert!(world.is_free(kind), "{kind:?}");
+    }
 }
 
 /// A grant that took longer than its lease is given up, and the wait goes on with a token of its
@@ -183,14 +223,14 @@ fn a_waiter_goes_on_after_a_grant_that_came_too_late() {
     // Batches: 0 finds it busy; 1 is granted too late, 2 reads it, 3 to 5 fail to give it back;
     // what is left of it is removed before the next one adds anew.
     for failing in [0, 3] {
-        let mut losses = vec![(0, Loss::Chance), (1, Loss::Time)];
+        let mut losses = vec![(0, Loss::Chance), (1, Loss::Time(Duration::from_millis(1100)))];
         losses.extend((3..3 + failing).map(|at| (at, Loss::Request)));
-        let (client, witness) = clients(&losses);
-        let mut lock = client.mutex("m", Duration::from_secs(1)).unwrap().lock().unwrap();
-        let owner = witness.mutex("m", LEASE).unwrap().owner().unwrap().unwrap();
+        let world = World::new(&losses);
+        let mut lock = world.client.mutex("m", SECOND).unwrap().lock().unwrap();
+        let owner = world.witness.mutex("m", LEASE).unwrap().owner().unwrap().unwrap();
         assert_eq!(owner.token(), lock.token().to_string());
-        drop(client.mutex("other", LEASE).unwrap().lock().unwrap());
-        assert!(!is_free(&witness, "m"), "cleaning up took our own lock off");
+        drop(world.client.mutex("other", LEASE).unwrap().lock().unwrap());
+        assert!(!world.is_free(Kind::Lock), "cleaning up took our own lock off");
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     }
 }
@@ -198,13 +238,12 @@ fn a_waiter_goes_on_after_a_grant_that_came_too_late() {
 /// A callback that asks whether to stop may answer so only once, as Python does with a signal.
 #[test]
 fn an_interruption_that_is_told_once_while_a_reply_is_lost_ends_the_wait() {
-    let losses = [(0, Loss::Chance), (1, Loss::Reply), (2, Loss::Chance)];
     for told_at in 0..4 {
-        let (client, witness) = clients(&losses);
+        let world = World::new(&[(0, Loss::Chance), (1, Loss::Reply), (2, Loss::Chance)]);
         let asked = AtomicUsize::new(0);
         let interrupted = || asked.fetch_add(1, Ordering::SeqCst) == told_at;
         let wait = Wait::FOREVER.unless(&interrupted);
-        let waited = client.mutex("m", LEASE).unwrap().lock_with(&wait).unwrap();
+        let waited = world.client.mutex("m", LEASE).unwrap().lock_with(&wait).unwrap();
         if asked.load(Ordering::SeqCst) > told_at {
             assert!(
                 matches!(waited, Waited::Interrupted),
@@ -212,105 +251,134 @@ fn an_interruption_that_is_told_once_while_a_reply_is_lost_ends_the_wait() {
             );
         }
         drop(waited);
-        drop(client.mutex("m", LEASE).unwrap().lock().unwrap());
-        assert_safe!(is_free(&witness, "m"), "{told_at}: left behind");
+        drop(world.client.mutex("m", LEASE).unwrap().lock().unwrap());
+        assert_safe!(world.is_free(Kind::Lock), "{told_at}: left behind");
     }
 }
 
 #[test]
 fn a_slow_extension_counts_on_what_the_server_says() {
-    let (_client, _witness, mut lock) = lock_and_lose(LEASE, &[(0, Loss::Time)]);
-    assert_eq!(lock.extend(Duration::from_secs(5)).unwrap(), Extension::Extended);
-    assert!(lock.remaining() < Duration::from_secs(4) && lock.remaining() > Duration::from_secs(2));
-    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    let late = Loss::Time(Duration::from_millis(1100));
+    let (_world, mut lock) = hold_and_lose(Kind::Lock, LEASE, &[(0, late)]);
+    assert_eq!(lock.extend(5 * SECOND).unwrap(), Extension::Extended);
+    assert!(lock.remaining() < 4 * SECOND && lock.remaining() > 2 * SECOND);
+    assert_eq!(lock.release().unwrap(), Release::Released);
 }
 
 #[test]
 fn an_unknown_release_may_be_tried_again() {
-    for loss in [Loss::Request, Loss::Reply] {
-        let losses = [(0, loss), (1, Loss::Request), (2, Loss::Request)];
-        let (_client, witness, mut lock) = lock_and_lose(LEASE, &losses);
-        assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Unknown);
-        // Whether it is released only now, or the first time did it after all: it was ours until
-        // then.
-        assert_eq!(lock.unlock().unwrap(), Release::Released);
-        assert_safe!(is_free(&witness, "m"), "left behind");
-        assert_eq!(lock.unlock().unwrap(), Release::NotHeld);
+    for kind in KINDS {
+        for first in [Loss::Request, Loss::Reply] {
+            let (world, mut held) = hold_and_lose(kind, LEASE, &all_lost(first));
+            assert_eq!(held.release().unwrap_err().kind(), ErrorKind::Unknown);
+            world.heals();
+            // Whether it is released only now, or the first time did it after all: it was ours until
+            // then.
+            assert_eq!(held.release().unwrap(), Release::Released, "{kind:?}");
+            assert_safe!(world.is_free(kind), "{kind:?}: left behind");
+            assert_eq!(held.release().unwrap(), Release::NotHeld);
+        }
     }
 }
 
 #[test]
 fn a_release_without_a_reply_is_released_even_if_another_takes_the_lock_while_it_is_looked_for() {
     let losses = [(0, Loss::Reply), (1, Loss::Between)];
-    let (_client, witness, mut lock) = lock_and_lose(LEASE, &losses);
-    assert_eq!(lock.unlock().unwrap(), Release::Released);
-    assert_safe!(!is_free(&witness, "m"), "the other one's lock is left alone");
-}
-
-#[test]
-fn an_unknown_extension_counts_on_the_shorter_lease() {
-    let losses = [(0, Loss::Reply), (1, Loss::Request), (2, Loss::Request)];
-    let (_client, _witness, mut lock) = lock_and_lose(LEASE, &losses);
-    assert_eq!(lock.extend(Duration::from_secs(2)).unwrap_err().kind(), ErrorKind::Unknown);
-    assert!(lock.remaining() <= Duration::from_secs(2));
-    assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
-    assert_eq!(lock.unlock().unwrap(), Release::Released);
-}
-
-/// The server may have stood still since the lock was granted: then the new lease began when its
-/// clock stopped.
-#[test]
-fn an_unknown_extension_to_a_shorter_lease_counts_on_nothing_that_a_server_which_stood_still_does_not_keep()
- {
-    let (_client, _witness, mut lock) = lock_and_lose(Duration::from_secs(10), &THREE);
-    thread::sleep(Duration::from_millis(1500));
-    assert_eq!(lock.extend(Duration::from_secs(1)).unwrap_err().kind(), ErrorKind::Unknown);
-    assert_eq!(lock.remaining(), Duration::ZERO);
-    assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
-    assert_eq!(lock.unlock().unwrap(), Release::Released);
-}
-
-#[test]
-fn a_kept_lock_whose_release_is_in_doubt_is_not_lost_by_looking_at_it() {
-    let (_client, _witness, lock) = lock_and_lose(LEASE, &THREE);
-    let kept = lock.renew(RenewOptions::default()).unwrap();
-    assert_eq!(kept.release().unwrap_err().kind(), ErrorKind::Unknown);
-    assert!(!kept.is_held(), "nobody knows");
-    assert_eq!(kept.lost(), None);
-    assert_eq!(kept.release().unwrap(), Release::Released);
-}
-
-/// Its holder got the answer that it is lost: it would not be released until its earlier lease is
-/// over.
-#[test]
-fn a_kept_lock_that_is_lost_after_an_unknown_extension_is_taken_off() {
-    let (client, witness, mut lock) = lock_and_lose(LEASE, &THREE);
-    thread::sleep(Duration::from_millis(1500));
-    assert_eq!(lock.extend(Duration::from_secs(1)).unwrap_err().kind(), ErrorKind::Unknown);
-    let kept = lock.renew(RenewOptions::default()).unwrap();
-    assert!(!kept.is_held());
-    let other = client.mutex("other", LEASE).unwrap();
-    let began = Instant::now();
-    while !is_free(&witness, "m") {
-        assert!(began.elapsed() < LEASE / 2, "it is still there");
-        drop(other.lock().unwrap());
-        thread::sleep(Duration::from_millis(1));
-    }
+    let (world, mut lock) = hold_and_lose(Kind::Lock, LEASE, &losses);
+    assert_eq!(lock.release().unwrap(), Release::Released);
+    assert_safe!(!world.is_free(Kind::Lock), "the other one's lock is left alone");
 }
 
 #[test]
 fn an_extension_after_a_release_in_doubt_settles_that_it_is_held() {
-    let (_client, _witness, mut lock) = lock_and_lose(LEASE, &THREE);
-    assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Unknown);
+    for kind in KINDS {
+        let (world, mut held) = hold_and_lose(kind, LEASE, &all_lost(Loss::Request));
+        assert_eq!(held.release().unwrap_err().kind(), ErrorKind::Unknown);
+        world.heals();
+        assert_eq!(held.extend(LEASE).unwrap(), Extension::Extended);
+        assert!(!held.remaining().is_zero(), "it was extended");
+        assert_eq!(held.release().unwrap(), Release::Released);
+        assert!(world.is_free(kind));
+    }
+}
+
+#[test]
+fn an_unknown_extension_counts_on_the_shorter_lease() {
+    for kind in KINDS {
+        let (world, mut held) = hold_and_lose(kind, LEASE, &all_lost(Loss::Reply));
+        assert_eq!(held.extend(2 * SECOND).unwrap_err().kind(), ErrorKind::Unknown);
+        world.heals();
+        assert!(held.remaining() <= 2 * SECOND);
+        assert_eq!(held.extend(LEASE).unwrap(), Extension::Extended);
+        assert_eq!(held.release().unwrap(), Release::Released);
+    }
+}
+
+/// The server may have stood still since it was granted: then the new lease began when its clock
+/// stopped.
+#[test]
+fn an_unknown_extension_to_a_shorter_lease_counts_on_nothing_that_a_server_which_stood_still_does_not_keep()
+ {
+    let (world, mut lock) = hold_and_lose(Kind::Lock, LEASE, &all_lost(Loss::Request));
+    world.passes(Duration::from_millis(1500));
+    assert_eq!(lock.extend(SECOND).unwrap_err().kind(), ErrorKind::Unknown);
+    world.heals();
+    assert_eq!(lock.remaining(), Duration::ZERO);
     assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
-    assert!(!lock.remaining().is_zero(), "it was extended");
-    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    assert_eq!(lock.release().unwrap(), Release::Released);
+}
+
+#[test]
+fn what_is_renewed_and_whose_release_is_in_doubt_is_not_lost_by_looking_at_it() {
+    for kind in KINDS {
+        let (world, held) = hold_and_lose(kind, LEASE, &all_lost(Loss::Request));
+        let renewal = held.renew(RenewOptions::default()).unwrap();
+        assert_eq!(renewal.release().unwrap_err().kind(), ErrorKind::Unknown);
+        world.heals();
+        assert!(!renewal.is_held(), "nobody knows");
+        assert_eq!(renewal.lost(), None);
+        assert_eq!(renewal.release().unwrap(), Release::Released);
+    }
+}
+
+/// Its holder got the answer that it is lost: it would not be released until its earlier lease is
+/// over, which is not before the clock says so.
+#[test]
+fn what_is_renewed_and_lost_after_an_unknown_extension_is_taken_off() {
+    for kind in KINDS {
+        let (world, mut held) = hold_and_lose(kind, LEASE, &all_lost(Loss::Request));
+        assert_eq!(held.extend(SECOND).unwrap_err().kind(), ErrorKind::Unknown);
+        world.heals();
+        world.passes(Duration::from_millis(1500));
+        let renewal = held.renew(RenewOptions::default()).unwrap();
+        assert!(!renewal.is_held());
+        until("it is taken off", || {
+            drop(kind.hold(&world.client, "other", LEASE));
+            world.is_free(kind)
+        });
+    }
+}
+
+/// Its holder may die, and then it is to come back when the lease that is renewed is over.
+#[test]
+fn a_lease_is_renewed_for_its_own_length_after_an_unknown_extension_to_a_longer_one() {
+    let (world, mut permit) = hold_and_lose(Kind::Permit, LEASE, &all_lost(Loss::Reply));
+    assert_eq!(permit.extend(20 * LEASE).unwrap_err().kind(), ErrorKind::Unknown);
+    world.heals();
+    let semaphore = world.witness.semaphore("m", 1, LEASE).unwrap();
+    let ends = || semaphore.status().unwrap().unwrap().holders[0].remaining;
+    assert!(ends() > 10 * LEASE, "it was carried out");
+    world.passes(LEASE / 2);
+    let renewal = permit.renew(RenewOptions::default()).unwrap();
+    until("it is renewed", || ends() <= LEASE + 3 * SECOND);
+    assert!(renewal.is_held());
+    assert_eq!(renewal.release().unwrap(), Release::Released);
 }
 
 #[test]
 fn a_list_survives_the_loss_of_any_two_batches() {
     for losses in all_losses() {
-        let (client, witness) = clients(&losses);
+        let World { client, witness, .. } = World::new(&losses);
         let mut list = client.distinct_list("s").unwrap();
         let _ = list.set_up(LEASE).unwrap();
         let mut other = witness.distinct_list("s").unwrap();
@@ -340,7 +408,7 @@ fn a_half_insert_is_finished_by_the_next_comer() {
     // Batches: 0 looks the session up, 1 claims, 2 counts, 3 settles; all further ones are lost.
     for died_after in 2..5 {
         let losses: Vec<_> = (died_after..40).map(|at| (at, Loss::Request)).collect();
-        let (client, witness) = clients(&losses);
+        let World { client, witness, .. } = World::new(&losses);
         let mut other = witness.distinct_list("s").unwrap();
         let _ = other.set_up(LEASE).unwrap();
         let died = client.distinct_list("s").unwrap().insert("k");
@@ -359,127 +427,168 @@ fn a_half_insert_is_finished_by_the_next_comer() {
     }
 }
 
-fn through_proxy() -> (Memcached, Proxy, Client, Client) {
-    let server = Memcached::start();
-    let proxy = Proxy::start(server.address());
-    let client = Client::connect(&format!("{}?io_timeout=500ms", proxy.url())).unwrap();
-    let witness = Client::connect(&server.url()).unwrap();
-    (server, proxy, client, witness)
-}
+const LATE: Duration = Duration::from_secs(3);
 
-/// What is lost on the way to the first step, and on the way back.
-fn faults() -> Vec<Fault> {
-    vec![
-        Fault::SwallowReply,
-        Fault::CutAfterRequest,
-        Fault::CutReplyAfter(0),
-        Fault::CutReplyAfter(1),
+/// What `tests/store_faults/` does not do to a request or a reply.
+fn faults() -> [Fault; 4] {
+    [
         Fault::CutReplyAfter(3),
-        Fault::DelayReply(Duration::from_millis(900)),
-        Fault::DropRequest,
-        Fault::CutBeforeRequest,
-        Fault::DelayRest(0, Duration::from_millis(900)),
+        Fault::DelayReply(LATE),
+        Fault::DelayRest(0, LATE),
         Fault::GarbleReply(b"HD c1 O777\r\n".to_vec()),
     ]
 }
 
-#[test]
-fn a_grant_whose_reply_is_lost_is_found_and_kept() {
-    for fault in faults() {
-        let (_server, proxy, client, witness) = through_proxy();
-        proxy.inject(Match::Adding, fault.clone());
-        let mutex = client.mutex("m", LEASE).unwrap();
-        let mut lock: Lock =
-            mutex.try_lock().unwrap().unwrap_or_else(|| panic!("{fault:?}: it was free"));
-        assert_eq!(proxy.hits(), 1, "{fault:?}");
-        assert_safe!(
-            witness.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(),
-            "{fault:?}: granted twice"
-        );
-        assert_eq!(lock.unlock().unwrap(), Release::Released, "{fault:?}");
-        // A request that was only late may still arrive: it is removed at the next contact.
-        thread::sleep(Duration::from_millis(1000));
-        drop(client.mutex("other", LEASE).unwrap().lock().unwrap());
-        assert!(is_free(&witness, "m"), "{fault:?}: left behind for its whole lease");
-    }
+/// A client through a proxy, a witness beside it, and what is done through them.
+struct Wire {
+    proxy: Proxy,
+    client: Client,
+    witness: Client,
+    fault: Fault,
+    name: String,
 }
 
-#[test]
-fn a_release_whose_reply_is_lost_is_settled() {
-    for fault in faults() {
-        let (_server, proxy, client, witness) = through_proxy();
-        let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
-        proxy.inject(Match::Deleting, fault.clone());
-        assert_eq!(lock.unlock().unwrap(), Release::Released, "{fault:?}");
-        assert_eq!(proxy.hits(), 1, "{fault:?}");
-        assert!(is_free(&witness, "m"), "{fault:?}");
-        // A late delete must not hit the next holder.
-        let mut next = witness.mutex("m", LEASE).unwrap().lock().unwrap();
-        thread::sleep(Duration::from_millis(1000));
-        assert_safe_eq!(
-            next.unlock().unwrap(),
-            Release::Released,
-            "{fault:?}: another's lock was released"
-        );
+impl Wire {
+    /// Lets the fault happen to the next burst of this kind, in the course of this step.
+    fn fails<T>(&self, burst: Match, step: impl FnOnce() -> T) -> T {
+        self.proxy.inject(burst, self.fault.clone());
+        let done = step();
+        assert_eq!(self.proxy.hits(), 1, "{}", self.name);
+        done
     }
-}
 
-#[test]
-fn an_extension_whose_reply_is_lost_is_settled() {
-    for fault in faults() {
-        let (_server, proxy, client, witness) = through_proxy();
-        let mut lock = client.mutex("m", Duration::from_secs(5)).unwrap().lock().unwrap();
-        proxy.inject(Match::Swapping, fault.clone());
-        assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended, "{fault:?}");
-        assert_eq!(proxy.hits(), 1, "{fault:?}");
-        assert!(lock.remaining() > Duration::from_secs(20));
-        thread::sleep(Duration::from_millis(1000));
-        assert!(!is_free(&witness, "m"), "{fault:?}");
-        assert_eq!(lock.unlock().unwrap(), Release::Released, "{fault:?}");
-    }
-}
-
-#[test]
-fn inserts_whose_replies_are_lost_are_settled() {
-    for step in [Match::Adding, Match::Counting, Match::Swapping] {
-        for fault in faults() {
-            let (_server, proxy, client, witness) = through_proxy();
-            let mut list = client.distinct_list("s").unwrap();
-            let _ = list.set_up(LEASE).unwrap();
-            proxy.inject(step, fault.clone());
-            let told = list.insert("k").unwrap().unwrap();
-            assert_eq!(proxy.hits(), 1, "{step:?} {fault:?}");
-            assert!(matches!(told, Insertion::First(_)), "{step:?} {fault:?}: {told:?}");
-            let again = witness.distinct_list("s").unwrap().insert("k").unwrap().unwrap();
-            assert_safe_eq!(again, Insertion::Duplicate(told.id()), "{step:?} {fault:?}");
+    /// A request that was only late has arrived by now, most probably.
+    fn what_is_late_arrives(&self) {
+        if let Fault::DelayRest(..) = self.fault {
+            thread::sleep(LATE);
         }
     }
+
+    fn writing(kind: Kind, of_a_lock: Match) -> Match {
+        if kind == Kind::Lock { of_a_lock } else { Match::Putting }
+    }
+
+    fn granting(&self, kind: Kind) {
+        let (client, name) = (&self.client, &*self.name);
+        // A semaphore that is there is read and put.
+        drop(kind.hold(&self.witness, name, LEASE));
+        let burst = Self::writing(kind, Match::Adding);
+        let mut held = self.fails(burst, || kind.hold(client, name, LEASE));
+        let other = kind.attempt(&self.witness, name, LEASE).unwrap();
+        assert_safe!(other.is_none(), "{name}: granted twice");
+        assert_eq!(held.release().unwrap(), Release::Released, "{name}");
+        self.what_is_late_arrives();
+        until("what arrived late is taken off", || {
+            drop(kind.hold(client, &format!("other {name}"), LEASE));
+            kind.is_free(&self.witness, name)
+        });
+    }
+
+    fn releasing(&self, kind: Kind) {
+        let (client, name) = (&self.client, &*self.name);
+        let mut held = kind.hold(client, name, LEASE);
+        let burst = Self::writing(kind, Match::Deleting);
+        let released = self.fails(burst, || held.release());
+        assert_eq!(released.unwrap(), Release::Released, "{name}");
+        // A late request must not hit the next holder.
+        let mut next = kind.hold(&self.witness, name, LEASE);
+        self.what_is_late_arrives();
+        let released = next.release().unwrap();
+        assert_safe_eq!(released, Release::Released, "{name}: another holder's was released");
+    }
+
+    fn extending(&self, kind: Kind) {
+        let (client, name) = (&self.client, &*self.name);
+        let mut held = kind.hold(client, name, LEASE);
+        let burst = Self::writing(kind, Match::Swapping);
+        let extended = self.fails(burst, || held.extend(4 * LEASE));
+        assert_eq!(extended.unwrap(), Extension::Extended, "{name}");
+        assert!(held.remaining() > 2 * LEASE, "{name}");
+        self.what_is_late_arrives();
+        assert!(!kind.is_free(&self.witness, name), "{name}");
+        assert_eq!(held.release().unwrap(), Release::Released, "{name}");
+    }
+
+    fn inserting(&self, burst: Match) {
+        let mut list = self.client.distinct_list(&self.name).unwrap();
+        let _ = list.set_up(LEASE).unwrap();
+        let told = self.fails(burst, || list.insert("k")).unwrap().unwrap();
+        assert!(matches!(told, Insertion::First(_)), "{}: {told:?}", self.name);
+        self.what_is_late_arrives();
+        let again = self.witness.distinct_list(&self.name).unwrap().insert("k").unwrap().unwrap();
+        assert_safe_eq!(again, Insertion::Duplicate(told.id()), "{}", self.name);
+    }
+}
+
+/// With a client of its own for each of these steps and faults, at the same time.
+fn with_each_fault<A: Copy + std::fmt::Debug + Send + Sync>(
+    steps: &[A],
+    step: impl Fn(&Wire, A) + Sync,
+) {
+    let (server, step) = (&Memcached::start(), &step);
+    thread::scope(|scope| {
+        for (&of, fault) in steps.iter().flat_map(|of| faults().map(|fault| (of, fault))) {
+            scope.spawn(move || {
+                let proxy = Proxy::start(server.address());
+                // What is late is to be given up; nothing else is.
+                let is_late = matches!(fault, Fault::DelayReply(_) | Fault::DelayRest(..));
+                let patience = if is_late { "1s" } else { "20s" };
+                let url = format!("{}?io_timeout={patience}", proxy.url());
+                let client = Client::connect(&url).unwrap();
+                let witness = Client::connect(&server.url()).unwrap();
+                let name = format!("{of:?} {fault:?}");
+                step(&Wire { proxy, client, witness, fault, name }, of);
+            });
+        }
+    });
+}
+
+#[test]
+fn a_grant_whose_reply_is_late_or_spoilt_is_found_and_kept() {
+    with_each_fault(&KINDS, Wire::granting);
+}
+
+#[test]
+fn a_release_whose_reply_is_late_or_spoilt_is_settled() {
+    with_each_fault(&KINDS, Wire::releasing);
+}
+
+#[test]
+fn an_extension_whose_reply_is_late_or_spoilt_is_settled() {
+    with_each_fault(&KINDS, Wire::extending);
+}
+
+#[test]
+fn inserts_whose_replies_are_late_or_spoilt_are_settled() {
+    with_each_fault(&[Match::Adding, Match::Counting, Match::Swapping], Wire::inserting);
+}
+
+fn cost(proxy: &Proxy, mut step: impl FnMut()) -> usize {
+    usual_cost(|| {
+        let before = proxy.round_trips();
+        step();
+        proxy.round_trips() - before
+    })
 }
 
 #[test]
 fn a_mutex_costs_one_round_trip_each_way() {
-    let (_server, proxy, client, _witness) = through_proxy();
-    let mutex = client.mutex("m", LEASE).unwrap();
-    assert_eq!(mutex.lock().unwrap().unlock().unwrap(), memlock_core::Release::Released);
-    let cost = |step: &dyn Fn()| {
-        usual_cost(|| {
-            let before = proxy.round_trips();
-            step();
-            proxy.round_trips() - before
-        })
-    };
-    assert_eq!(cost(&|| assert_eq!(mutex.lock().unwrap().unlock().unwrap(), Release::Released)), 2);
-    assert_eq!(
-        cost(&|| assert_eq!(mutex.lock().unwrap().extend(LEASE).unwrap(), Extension::Extended)),
-        3
-    );
+    let server = Memcached::start();
+    let proxy = Proxy::start(server.address());
+    let mutex = Client::connect(&proxy.url()).unwrap().mutex("m", LEASE).unwrap();
+    let unlock = || assert_eq!(mutex.lock().unwrap().unlock().unwrap(), Release::Released);
+    unlock();
+    assert_eq!(cost(&proxy, unlock), 2);
+    let extend = || assert_eq!(mutex.lock().unwrap().extend(LEASE).unwrap(), Extension::Extended);
+    assert_eq!(cost(&proxy, extend), 3);
     assert_eq!(proxy.connections(), 1);
 }
 
 #[test]
 fn a_batch_of_inserts_costs_a_constant_number_of_round_trips() {
-    let (_server, proxy, client, _witness) = through_proxy();
-    let mut list = client.distinct_list("s").unwrap();
+    let server = Memcached::start();
+    let proxy = Proxy::start(server.address());
+    let mut list = Client::connect(&proxy.url()).unwrap().distinct_list("s").unwrap();
     let _ = list.set_up(LEASE).unwrap();
     let names =
         |from: usize, to: usize| (from..to).map(|number| format!("{number}")).collect::<Vec<_>>();
@@ -489,12 +598,7 @@ fn a_batch_of_inserts_costs_a_constant_number_of_round_trips() {
         names(last - number, last)
     };
     let mut cost = |some: &mut dyn FnMut() -> Vec<String>| {
-        usual_cost(|| {
-            let names = some();
-            let before = proxy.round_trips();
-            list.insert_many(&names).unwrap().unwrap();
-            proxy.round_trips() - before
-        })
+        cost(&proxy, || _ = list.insert_many(&some()).unwrap().unwrap())
     };
     assert_eq!(cost(&mut || fresh(1)), 3);
     assert_eq!(cost(&mut || names(0, 1)), 1, "a duplicate");

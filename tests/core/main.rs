@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod bad_servers;
+mod bench;
 mod churn;
 mod counter;
 mod fences;

@@ -6,10 +6,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::memory::Memory;
-use memlock_core::store::{Failure, Op, Route, Store};
-use memlock_core::{Client, Error, ErrorKind, Request, Result, SetUp, Wait};
-use memlock_tests::intercepted::{Replies, intercepted};
+use memlock_core::store::{Op, Route, Store};
+use memlock_core::{Client, ErrorKind, Request, Result, SetUp, Wait};
+use memlock_tests::intercepted::Replies;
+
+use crate::bench::{KINDS, Kind, away, lost, on_memory};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// No call sends more batches than this to a server that answers.
@@ -30,18 +31,15 @@ impl Dying {
         if self.answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok() {
             return inner.run(route, ops);
         }
-        let fails = |kind, text: &str| Error::new(kind, text);
-        let mut lost = self.lost.lock().unwrap();
-        if lost.is_some() {
-            let error = fails(ErrorKind::Unreachable, "The server is gone.");
-            return Err(Failure { error, sent: false });
+        let mut without = self.lost.lock().unwrap();
+        if without.is_some() {
+            return Err(away());
         }
-        *lost = Some(format!("{ops:?}"));
+        *without = Some(format!("{ops:?}"));
         // A place in a queue is only a hint.
         let counts = |op: &Op<'_>| op.changes() && !op.key().as_str().ends_with("%wait");
         self.changed.store(ops.iter().any(counts), Ordering::SeqCst);
-        inner.run(route, ops)?;
-        Err(Failure { error: fails(ErrorKind::Unknown, "The reply was lost."), sent: true })
+        inner.run(route, ops).and(Err(lost()))
     }
 }
 
@@ -59,11 +57,7 @@ fn unreachable_means_unchanged<T>(
             lost: Mutex::new(None),
         });
         let server = Arc::clone(&dying);
-        let store =
-            intercepted(Arc::new(Memory::new(Arc::clone(&clock))), move |inner, route, ops| {
-                server.run(inner, route, ops)
-            });
-        let client = Client::with_store(store, Arc::clone(&clock));
+        let (client, _) = on_memory(&clock, move |inner, route, ops| server.run(inner, route, ops));
         let prepared = prepare(&client);
         dying.answers.store(answers, Ordering::SeqCst);
         let ended = call(&client, prepared);
@@ -87,46 +81,30 @@ fn soon() -> Wait<'static> {
     Wait::at_most(Duration::from_millis(50))
 }
 
-fn semaphore_of_three(client: &Client) {
-    let semaphore = client.semaphore("s", 3, LEASE).unwrap();
-    assert_eq!(semaphore.set_up(LEASE).unwrap(), SetUp::Created);
-}
-
-fn empty_list(client: &Client) {
-    let mut list = client.distinct_list("l").unwrap();
-    assert_eq!(list.set_up(LEASE).unwrap(), SetUp::Created);
+#[test]
+fn locks_and_permits() {
+    for kind in KINDS {
+        let hold = |client: &Client| kind.hold(client, "m", LEASE);
+        // The semaphore is set up by then.
+        unreachable_means_unchanged(
+            |client| drop(hold(client)),
+            |client, ()| kind.attempt(client, "m", LEASE).map(|held| held.unwrap().abandon()),
+        );
+        unreachable_means_unchanged(hold, |_, mut held| held.release().map(drop));
+        unreachable_means_unchanged(hold, |_, mut held| held.extend(2 * LEASE).map(drop));
+    }
 }
 
 #[test]
-fn locking() {
-    unreachable_means_unchanged(
-        |_| (),
-        |client, ()| client.mutex("m", LEASE)?.try_lock().map(|lock| lock.unwrap().abandon()),
-    );
-}
-
-#[test]
-fn waiting_for_a_lock() {
-    unreachable_means_unchanged(
-        |client| client.mutex("m", LEASE).unwrap().lock().unwrap(),
-        |client, _held| client.mutex("m", LEASE)?.lock_with(&soon()).map(drop),
-    );
-}
-
-#[test]
-fn unlocking() {
-    unreachable_means_unchanged(
-        |client| client.mutex("m", LEASE).unwrap().lock().unwrap(),
-        |_, mut lock| lock.unlock().map(drop),
-    );
-}
-
-#[test]
-fn extending_a_lock() {
-    unreachable_means_unchanged(
-        |client| client.mutex("m", LEASE).unwrap().lock().unwrap(),
-        |_, mut lock| lock.extend(2 * LEASE).map(drop),
-    );
+fn waiting() {
+    let hold = |kind: Kind| move |client: &Client| kind.hold(client, "m", LEASE);
+    unreachable_means_unchanged(hold(Kind::Lock), |client, _held| {
+        client.mutex("m", LEASE)?.lock_with(&soon()).map(drop)
+    });
+    unreachable_means_unchanged(hold(Kind::Permit), |client, _held| {
+        let request = Request { priority: 1, ..Request::default() };
+        client.semaphore("m", 1, LEASE)?.acquire_with(request, &soon()).map(drop)
+    });
 }
 
 #[test]
@@ -138,91 +116,42 @@ fn forcing_a_lock() {
 }
 
 #[test]
-fn setting_up_a_semaphore() {
-    unreachable_means_unchanged(
-        |_| (),
-        |client, ()| client.semaphore("s", 3, LEASE)?.set_up(LEASE).map(drop),
-    );
-}
-
-#[test]
-fn acquiring_permits() {
-    unreachable_means_unchanged(semaphore_of_three, |client, ()| {
-        client.semaphore("s", 3, LEASE)?.try_acquire().map(|permit| permit.unwrap().abandon())
+fn semaphores() {
+    let semaphore = |client: &Client| client.semaphore("s", 3, LEASE);
+    let set_up = |client: &Client| {
+        assert_eq!(semaphore(client).unwrap().set_up(LEASE).unwrap(), SetUp::Created);
+    };
+    unreachable_means_unchanged(|_| (), |client, ()| semaphore(client)?.set_up(LEASE).map(drop));
+    unreachable_means_unchanged(set_up, |client, ()| {
+        semaphore(client)?.try_acquire().map(|permit| permit.unwrap().abandon())
     });
+    unreachable_means_unchanged(set_up, |client, ()| semaphore(client)?.resize(4).map(drop));
+    unreachable_means_unchanged(set_up, |client, ()| semaphore(client)?.tear_down().map(drop));
 }
 
 #[test]
-fn waiting_for_permits() {
-    unreachable_means_unchanged(
-        |client| client.semaphore("s", 1, LEASE).unwrap().acquire().unwrap(),
-        |client, _held| {
-            let request = Request { priority: 1, ..Request::default() };
-            client.semaphore("s", 1, LEASE)?.acquire_with(request, &soon()).map(drop)
-        },
-    );
+fn counters() {
+    let counter = |client: &Client| client.counter("c");
+    let set_up = |client: &Client| assert!(counter(client).unwrap().set_up(3).unwrap());
+    unreachable_means_unchanged(|_| (), |client, ()| counter(client)?.set_up(3).map(drop));
+    unreachable_means_unchanged(set_up, |client, ()| counter(client)?.try_acquire().map(drop));
+    unreachable_means_unchanged(set_up, |client, ()| counter(client)?.release().map(drop));
 }
 
 #[test]
-fn releasing_permits() {
-    unreachable_means_unchanged(
-        |client| client.semaphore("s", 3, LEASE).unwrap().acquire().unwrap(),
-        |_, mut permit| permit.release().map(drop),
-    );
-}
-
-#[test]
-fn extending_permits() {
-    unreachable_means_unchanged(
-        |client| client.semaphore("s", 3, LEASE).unwrap().acquire().unwrap(),
-        |_, mut permit| permit.extend(2 * LEASE).map(drop),
-    );
-}
-
-#[test]
-fn resizing_a_semaphore() {
-    unreachable_means_unchanged(semaphore_of_three, |client, ()| {
-        client.semaphore("s", 3, LEASE)?.resize(4).map(drop)
-    });
-}
-
-#[test]
-fn tearing_down_a_semaphore() {
-    unreachable_means_unchanged(semaphore_of_three, |client, ()| {
-        client.semaphore("s", 3, LEASE)?.tear_down().map(drop)
-    });
-}
-
-#[test]
-fn setting_up_a_counter() {
-    unreachable_means_unchanged(|_| (), |client, ()| client.counter("c")?.set_up(3).map(drop));
-}
-
-#[test]
-fn counting_down_and_up() {
-    let set_up = |client: &Client| assert!(client.counter("c").unwrap().set_up(3).unwrap());
-    unreachable_means_unchanged(set_up, |client, ()| client.counter("c")?.try_acquire().map(drop));
-    unreachable_means_unchanged(set_up, |client, ()| client.counter("c")?.release().map(drop));
-}
-
-#[test]
-fn setting_up_a_list() {
+fn lists() {
+    let set_up = |client: &Client| {
+        let mut list = client.distinct_list("l").unwrap();
+        assert_eq!(list.set_up(LEASE).unwrap(), SetUp::Created);
+    };
     unreachable_means_unchanged(
         |_| (),
         |client, ()| client.distinct_list("l")?.set_up(LEASE).map(drop),
     );
-}
-
-#[test]
-fn inserting_into_a_list() {
-    unreachable_means_unchanged(empty_list, |client, ()| {
+    unreachable_means_unchanged(set_up, |client, ()| {
         client.distinct_list("l")?.insert("key").map(drop)
     });
-}
-
-#[test]
-fn tearing_down_a_list() {
-    unreachable_means_unchanged(empty_list, |client, ()| {
+    unreachable_means_unchanged(set_up, |client, ()| {
         client.distinct_list("l")?.tear_down().map(drop)
     });
 }

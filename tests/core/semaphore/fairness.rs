@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use memlock_core::wait::entries::MOST_OVERTAKEN;
 use memlock_core::{Permit, Request, Semaphore, Wait};
+use memlock_tests::doors::WaitingThread;
+use memlock_tests::launch::until;
 use memlock_tests::stopwatch::Stopwatch;
 
 use super::{Bench, PATIENCE};
@@ -23,13 +25,15 @@ struct Crew<'a> {
 impl Crew<'_> {
     fn waits(&self, name: &'static str, request: Request) {
         let (semaphore, got) = ((self.semaphore)(self.bench, self.permits), self.got.clone());
-        let before = self.bench.queue().len();
+        let (before, waiter) = (self.bench.queue().len(), WaitingThread::default());
+        let its = waiter.clone();
         thread::spawn(move || {
+            its.is_this_one();
             let permit =
                 semaphore.acquire_with(request, &Wait::at_most(PATIENCE)).unwrap().done().unwrap();
             let _ = got.send((name, permit));
         });
-        self.bench.until(|| self.bench.queue().len() == before + 1);
+        until("it waits", || self.bench.queue().len() == before + 1 && waiter.is_asleep());
     }
 }
 
@@ -42,7 +46,7 @@ impl Bench {
 
     /// Until the record shows that a waiter reserves free permits for itself.
     fn until_reserved(&self) {
-        self.until(|| {
+        until("permits are reserved", || {
             let record = self.server.plain().get("semaphore:s").unwrap_or_default();
             String::from_utf8_lossy(&record).contains(" gathering=")
         });
@@ -63,14 +67,6 @@ impl Bench {
         let (_, said) = text.lines().next()?.split_once(" gathering=")?;
         let words: Vec<&str> = said.split([':', ' ']).take(3).collect();
         Some((words[0].to_owned(), words[2].parse().unwrap()))
-    }
-
-    fn until(&self, done: impl Fn() -> bool) {
-        let began = std::time::Instant::now();
-        while !done() {
-            assert!(began.elapsed() < PATIENCE, "{:?}", self.queue());
-            thread::sleep(Duration::from_millis(1));
-        }
     }
 }
 
@@ -103,7 +99,7 @@ fn higher_priority_comes_first_and_among_equals_who_came_first() {
     drop(held);
     let order: Vec<_> = (0..6).map(|_| gets.recv_timeout(PATIENCE).unwrap().0).collect();
     assert_eq!(order, ["high", "high too", "one", "two", "low", "low too"]);
-    bench.until(|| bench.queue().is_empty());
+    until("the queue is empty", || bench.queue().is_empty());
 }
 
 #[test]
@@ -115,20 +111,15 @@ fn who_was_overtaken_often_enough_comes_next() {
     crew.waits("old", of(1, -1));
     crew.waits("patient", Request { permits: 1, priority: -2, ages: false });
     crew.waits("high", of(1, 7));
-    let is_old = || bench.queue().iter().any(|line| line.ends_with(&format!("#{MOST_OVERTAKEN}")));
-    // Nobody is overtaken by a waiter that finds the permit free when it joins.
-    for turn in 1..=3 * MOST_OVERTAKEN {
+    for turn in 1..=MOST_OVERTAKEN {
         crew.waits("high", of(1, 7));
         drop(held);
         let (name, permit) = gets.recv_timeout(PATIENCE).unwrap();
         assert_eq!(name, "high", "turn {turn}");
         held = permit;
-        bench.until(|| bench.queue().len() == 3);
-        if is_old() {
-            break;
-        }
+        let overtaken = |line: &String| line.ends_with(&format!("#{turn}"));
+        until("it was counted", || bench.queue().len() == 3 && bench.queue().iter().any(overtaken));
     }
-    assert!(is_old(), "{:?}", bench.queue());
     drop(held);
     let order: Vec<_> = (0..3).map(|_| gets.recv_timeout(PATIENCE).unwrap().0).collect();
     assert_eq!(order, ["old", "high", "patient"]);
@@ -246,7 +237,7 @@ fn who_gathers_and_gives_up_leaves_all_of_it_to_those_behind() {
             let semaphore = client.semaphore("s", 4, super::LEASE).unwrap();
             semaphore.acquire_with(of(4, 0), &Wait::FOREVER.unless_cancelled(&cancel)).unwrap()
         });
-        bench.until(|| bench.queue().len() == 1);
+        until("it waits", || bench.queue().len() == 1);
         // Otherwise two permits are free for the others.
         bench.until_reserved();
         let crew = Crew { bench: &bench, permits: 4, semaphore: Bench::frozen, got };
@@ -272,7 +263,7 @@ fn a_holder_that_was_woken_in_vain_stands_in_nobodys_way() {
     // It finds no room, removes its entry, since no releaser has, and joins again.
     let line = bench.queue().remove(0);
     wake(&line);
-    bench.until(|| matches!(&bench.queue()[..], [now] if *now != line));
+    until("it has joined again", || matches!(&bench.queue()[..], [now] if *now != line));
     crew.waits("second", of(1, 0));
     let _ = held[0].release().unwrap();
     let first = gets.recv_timeout(PATIENCE).unwrap();

@@ -13,7 +13,6 @@ mod basics;
 mod crowd;
 mod failures;
 mod fairness;
-mod lost_replies;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// For what must happen, however slow the machine.

@@ -1,0 +1,75 @@
+//! What the tests stand on: locks and permits alike, and stores in memory that fail on purpose.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use memlock_core::clock::Clock;
+use memlock_core::store::memory::Memory;
+use memlock_core::store::{Failure, Op, Route, Store, memcached};
+use memlock_core::{Client, Error, ErrorKind, Guard, Result};
+use memlock_tests::intercepted::{Replies, intercepted};
+
+/// What is held for a lease: a lock, or the only permit of a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Lock,
+    Permit,
+}
+
+pub(crate) const KINDS: [Kind; 2] = [Kind::Lock, Kind::Permit];
+
+impl Kind {
+    pub(crate) fn attempt(
+        self,
+        client: &Client,
+        name: &str,
+        lease: Duration,
+    ) -> Result<Option<Box<dyn Guard>>> {
+        fn boxed(guard: impl Guard + 'static) -> Box<dyn Guard> {
+            Box::new(guard)
+        }
+        match self {
+            Kind::Lock => Ok(client.mutex(name, lease)?.try_lock()?.map(boxed)),
+            Kind::Permit => Ok(client.semaphore(name, 1, lease)?.try_acquire()?.map(boxed)),
+        }
+    }
+
+    /// Acquires what must be free.
+    #[track_caller]
+    pub(crate) fn hold(self, client: &Client, name: &str, lease: Duration) -> Box<dyn Guard> {
+        self.attempt(client, name, lease).unwrap().expect("it was free")
+    }
+
+    pub(crate) fn is_free(self, client: &Client, name: &str) -> bool {
+        let lease = Duration::from_secs(30);
+        match self {
+            Kind::Lock => client.mutex(name, lease).unwrap().owner().unwrap().is_none(),
+            Kind::Permit => {
+                let status = client.semaphore(name, 1, lease).unwrap().status().unwrap();
+                status.is_none_or(|status| status.available == 1)
+            }
+        }
+    }
+}
+
+/// A client of a store in memory that promises what memcached does, and whose batches pass through
+/// `run`; and a client beside it whose batches do not.
+pub(crate) fn on_memory(
+    clock: &Arc<dyn Clock>,
+    run: impl Fn(&dyn Store, Route, &[Op<'_>]) -> Replies + Send + Sync + 'static,
+) -> (Client, Client) {
+    let memory: Arc<dyn Store> = Arc::new(Memory::like(memcached::GUARANTEES, Arc::clone(clock)));
+    let store = intercepted(Arc::clone(&memory), run);
+    (Client::with_store(store, Arc::clone(clock)), Client::with_store(memory, Arc::clone(clock)))
+}
+
+/// The request was sent, and no reply came.
+pub(crate) fn lost() -> Failure {
+    Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true }
+}
+
+/// Nothing was sent.
+pub(crate) fn away() -> Failure {
+    let error = Error::new(ErrorKind::Unreachable, "It cannot be connected to.");
+    Failure { error, sent: false }
+}
