@@ -277,6 +277,9 @@ fn an_unknown_release_may_be_tried_again() {
             assert_eq!(held.release().unwrap(), Release::Released, "{kind:?}");
             assert_safe!(world.is_free(kind), "{kind:?}: left behind");
             assert_eq!(held.release().unwrap(), Release::NotHeld);
+            assert_eq!(held.extend(LEASE).unwrap(), Extension::NotHeld);
+            drop(held);
+            assert_safe!(world.is_free(kind), "{kind:?}: released twice");
         }
     }
 }
