@@ -8,6 +8,7 @@ use memlock_core::store::memory::Memory;
 use memlock_core::store::{Failure, Op, Route, Store, memcached};
 use memlock_core::{Client, Error, ErrorKind, Guard, Result};
 use memlock_tests::intercepted::{Replies, intercepted};
+use memlock_tests::server::Memcached;
 
 /// What is held for a lease: a lock, or the only permit of a semaphore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,4 +73,16 @@ pub(crate) fn lost() -> Failure {
 pub(crate) fn away() -> Failure {
     let error = Error::new(ErrorKind::Unreachable, "It cannot be connected to.");
     Failure { error, sent: false }
+}
+
+/// Stores values that expire in each class of sizes, until there is no room in any.
+pub(crate) fn fill(server: &Memcached) {
+    let mut plain = server.plain();
+    let mut numbers = 0..;
+    for size in [400_000, 100_000, 20_000, 5000, 1000, 500, 300, 200, 150, 120, 90, 60, 30, 6] {
+        let value = "x".repeat(size);
+        let mut store = |number| plain.command(&format!("set f{number} 0 1000 {size}\r\n{value}"));
+        let full = numbers.by_ref().take(100_000).find(|&number: &u32| store(number) != "STORED");
+        assert!(full.is_some(), "the server does not refuse anything: it evicts");
+    }
 }

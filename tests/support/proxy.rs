@@ -153,6 +153,12 @@ struct State {
     connections: usize,
 }
 
+impl State {
+    fn has_rules(&self) -> bool {
+        self.decider.is_some() || !self.rules.is_empty()
+    }
+}
+
 impl Shared {
     /// The fault for this burst; a rule that acts once is used up.
     fn fault_for(&self, burst: &Burst) -> Option<Fault> {

@@ -109,6 +109,14 @@ impl Exchange<'_> {
                 self.open.pause(time);
                 send(self.server, rest)
             }
+            Fault::HoldRest(length) => {
+                let (first, rest) = burst.bytes.split_at(length.min(burst.bytes.len()));
+                send(self.server, first)?;
+                self.shared.count_hit();
+                let is_held = || lock(&self.shared.state).has_rules();
+                while is_held() && self.open.pause(Duration::from_millis(5)) {}
+                send(self.server, rest)
+            }
             Fault::CutRequestAfter(length) => {
                 // The reply to a whole request must not come before the cut.
                 self.fall_silent();
@@ -188,7 +196,8 @@ impl Exchange<'_> {
             | Fault::DropRequest
             | Fault::CutBeforeRequest
             | Fault::CutRequestAfter(_)
-            | Fault::DelayRest(..) => {
+            | Fault::DelayRest(..)
+            | Fault::HoldRest(_) => {
                 self.cut();
                 Ok(())
             }

@@ -38,6 +38,8 @@ pub enum Fault {
     /// The server sees that many bytes of the burst, and the rest of it that much later, even if
     /// the client has gone by then.
     DelayRest(usize, Duration),
+    /// The server sees that many bytes of the burst, and the rest of it when the rules are cleared.
+    HoldRest(usize),
     /// The server did it, the client never hears. The connection stays open, and silent for good.
     SwallowReply,
     /// The server did it, and the connection is closed before any byte of the answer.
