@@ -17,7 +17,6 @@ mod outages;
 mod processes;
 mod renewal;
 mod renewal_many;
-mod renewal_slow_servers;
 mod semaphore;
 mod silence;
 mod slow_servers;
