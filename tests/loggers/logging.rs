@@ -1,6 +1,4 @@
 //! Log records, in a Rust program: their text, and that a logger may use all of memlock.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,10 +11,11 @@ use memlock_core::{Client, Loss, RenewOptions, Renewal, logs};
 use memlock_tests::server::{Memcached, MemcachedText};
 
 const SECOND: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(20);
+
+use crate::{PATIENCE, alone_with};
 
 /// The program's logger, which remembers everything, and uses the client.
-struct Listener {
+pub(crate) struct Listener {
     heard: Mutex<Vec<(Level, String, String)>>,
     client: Mutex<Option<Client>>,
     kept: Mutex<Vec<Weak<Renewal>>>,
@@ -25,7 +24,7 @@ struct Listener {
     commands: Mutex<Option<u64>>,
 }
 
-static LISTENER: Listener = Listener {
+pub(crate) static LISTENER: Listener = Listener {
     heard: Mutex::new(Vec::new()),
     client: Mutex::new(None),
     kept: Mutex::new(Vec::new()),
@@ -197,8 +196,7 @@ fn trouble() {
 
 #[test]
 fn a_log_callback_may_use_everything_and_gets_whole_sentences() {
-    log::set_logger(&LISTENER).unwrap();
-    log::set_max_level(log::LevelFilter::Trace);
+    let _alone = alone_with(2);
     // SAFETY: the callback is a function, and needs no argument.
     let answer = unsafe {
         memlock::memlock_log_set(memlock::MEMLOCK_LOG_TRACE, Some(never), std::ptr::null_mut())

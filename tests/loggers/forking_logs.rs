@@ -1,7 +1,5 @@
 //! Callbacks that fork while many threads are at work: a child returns from its callback into the
 //! middle of a call of the parent's, and does not wait for threads that are not there any more.
-#![allow(clippy::unwrap_used, clippy::panic)]
-
 use std::cell::Cell;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -14,14 +12,11 @@ use log::{Log, Metadata, Record};
 use memlock_core::{Client, Notice, RenewOptions, Renewal, Request, Wait};
 use memlock_tests::server::Memcached;
 
-const LEASE: Duration = Duration::from_secs(30);
+use crate::{LEASE, PATIENCE, RIGHT, Sets, alone_with, end, fork, kill, status_now};
+
 /// It is renewed more than once a second, and a grant that took long is good for some of it yet.
 const SHORT: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(20);
-const CHILDREN: usize = 400;
 const MOST_AT_ONCE: usize = 6;
-/// What a child ends with that has returned from its call.
-const RIGHT: i32 = 7;
 
 static FORKS: AtomicBool = AtomicBool::new(false);
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
@@ -48,9 +43,7 @@ fn fork_at_random(what: &str) {
     if ALIVE.load(Ordering::SeqCst) >= MOST_AT_ONCE {
         return;
     }
-    // SAFETY: the child goes on in this thread alone, and ends by `_exit`.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    let child = fork();
     if child == 0 {
         IS_CHILD.set(true);
     } else {
@@ -60,7 +53,7 @@ fn fork_at_random(what: &str) {
     }
 }
 
-struct Forker;
+pub(crate) struct Forker;
 
 impl Log for Forker {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
@@ -79,8 +72,7 @@ fn returned<T>(client: &Client, answer: T) -> T {
     if IS_CHILD.get() {
         drop(answer);
         let own = client.distinct_list("of the child").unwrap().set_up(LEASE);
-        // SAFETY: ends the child without running the test harness's destructors.
-        unsafe { libc::_exit(if own.is_ok() { RIGHT } else { 1 }) }
+        end(own.is_ok());
     }
     answer
 }
@@ -138,14 +130,14 @@ fn reap(alive: &mut Vec<(i32, String, Instant)>) -> usize {
     alive.extend(made.into_iter().map(|(child, what)| (child, what, Instant::now())));
     let before = alive.len();
     alive.retain(|(child, what, made)| {
-        let mut status = 0;
-        // SAFETY: waits for a child that was made above, and not waited for yet.
-        if unsafe { libc::waitpid(*child, &raw mut status, libc::WNOHANG) } != *child {
+        let Some(status) = status_now(*child) else {
             if made.elapsed() > PATIENCE {
-                hangs(*child, what);
+                kill(*child);
+                FORKS.store(false, Ordering::SeqCst);
+                panic!("a child has not ended by itself: {what}")
             }
             return true;
-        }
+        };
         let code = libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status));
         // A child of a thread of memlock's own ends with that thread.
         assert!(matches!(code, Some(0 | RIGHT)), "the child of {what}: {status:#x}");
@@ -155,27 +147,19 @@ fn reap(alive: &mut Vec<(i32, String, Instant)>) -> usize {
     before - alive.len()
 }
 
-fn hangs(child: i32, what: &str) -> ! {
-    // SAFETY: it is a child of ours that has not been waited for yet.
-    unsafe { libc::kill(child, libc::SIGKILL) };
-    FORKS.store(false, Ordering::SeqCst);
-    panic!("a child has not ended by itself: {what}")
-}
-
-/// Sets it when it goes, also by a panic.
-struct Sets<'a>(&'a AtomicBool);
-
-impl Drop for Sets<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
-    }
+#[test]
+fn children_of_callbacks_end_although_other_threads_were_at_work() {
+    children_of_callbacks_end(80);
 }
 
 #[test]
-fn children_of_callbacks_end_although_other_threads_were_at_work() {
-    static FORKER: Forker = Forker;
-    log::set_logger(&FORKER).unwrap();
-    log::set_max_level(log::LevelFilter::Trace);
+#[ignore = "real time: make prove"]
+fn very_many_children_of_callbacks_end_although_other_threads_were_at_work() {
+    children_of_callbacks_end(1000);
+}
+
+fn children_of_callbacks_end(children: usize) {
+    let _alone = alone_with(1);
     let server = Memcached::start();
     // Most calls have to dial, and tell of that.
     let client = Client::connect(&format!("{}?pool=1", server.url())).unwrap();
@@ -213,14 +197,14 @@ fn children_of_callbacks_end_although_other_threads_were_at_work() {
                     lose(client, server, name, |kept| {
                         // As other threads may look at it all the time.
                         thread::scope(|scope| {
-                            scope.spawn(|| (0..20_000).for_each(|_| _ = kept.is_held()));
+                            scope.spawn(|| (0..5_000).for_each(|_| _ = kept.is_held()));
                         });
                     });
                 });
             });
         }
         let (mut alive, mut ended) = (Vec::new(), 0);
-        while ended < CHILDREN {
+        while ended < children {
             ended += reap(&mut alive);
             thread::sleep(Duration::from_millis(1));
         }
