@@ -10,20 +10,22 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::notify::WakeAddress;
-use memlock_core::store::{
-    self, Expiry, Failure, Guarantees, Op, Order, Reply, Returns, Route, Store,
-};
+use memlock_core::store::{self, Expiry, Guarantees, Op, Order, Reply, Returns, Route, Store};
 use memlock_core::wait::entries::{self, Request};
 use memlock_core::wait_id::WaitId;
-use memlock_core::{Cancel, Client, Error, ErrorKind, Lock, Release, Wait, Waited};
-use memlock_tests::assert_safe_eq;
+use memlock_core::{Cancel, Client, Lock, Release, Wait, Waited};
+use memlock_tests::doors::WaitingThread;
 use memlock_tests::frozen::Frozen;
 use memlock_tests::intercepted::{intercepted, intercepted_as};
+use memlock_tests::launch;
 use memlock_tests::server::Memcached;
 
-pub(crate) const LEASE: Duration = Duration::from_secs(30);
+use crate::bench::lost;
+
+/// What comes only when a lease has ended comes too late.
+pub(crate) const LEASE: Duration = Duration::from_secs(600);
 /// For what must happen, however slow the machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What becomes of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +81,6 @@ impl Bench {
         hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static,
     ) -> Client {
         let hook = Mutex::new(hook);
-        let lost =
-            || Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true };
         // One by one: the operations of a batch are not atomic together.
         let server = connect(&self.server);
         let guarantees = Guarantees { order, ..server.guarantees() };
@@ -167,12 +167,8 @@ pub(crate) fn connect(server: &Memcached) -> Arc<dyn Store> {
 }
 
 #[track_caller]
-pub(crate) fn until(mut done: impl FnMut() -> bool) {
-    let end = SystemClock.now() + PATIENCE;
-    while !done() {
-        assert!(SystemClock.now() < end, "it did not come about");
-        thread::sleep(Duration::from_millis(1));
-    }
+pub(crate) fn until(done: impl FnMut() -> bool) {
+    launch::until("it has come about", done);
 }
 
 pub(crate) fn lock(client: &Client) -> Lock {
@@ -198,12 +194,11 @@ pub(crate) struct InLine {
 
 /// Waits in another thread of the same client, behind the waiters there. It sleeps by now.
 pub(crate) fn in_line(client: &Client) -> InLine {
-    let ((done, got), (named, name)) = (mpsc::channel(), mpsc::channel());
+    let ((done, got), waiter) = (mpsc::channel(), WaitingThread::default());
     let cancel = Arc::new(client.cancel_handle());
-    let (client, theirs) = (client.clone(), Arc::clone(&cancel));
+    let (client, theirs, this) = (client.clone(), Arc::clone(&cancel), waiter.clone());
     thread::spawn(move || {
-        // SAFETY: gettid has no preconditions.
-        named.send(unsafe { libc::gettid() }).unwrap();
+        this.is_this_one();
         let waited = client
             .mutex("m", LEASE)
             .unwrap()
@@ -212,9 +207,7 @@ pub(crate) fn in_line(client: &Client) -> InLine {
         // It may not be wanted any more when a test has failed.
         let _ = done.send(waited);
     });
-    let state = format!("/proc/self/task/{}/syscall", name.recv().unwrap());
-    let asleep = format!("{} ", libc::SYS_ppoll);
-    until(|| std::fs::read_to_string(&state).is_ok_and(|call| call.starts_with(&asleep)));
+    until(|| waiter.is_asleep());
     InLine { got, cancel }
 }
 
@@ -235,48 +228,6 @@ pub(crate) fn one_of(waiters: &[Receiver<Lock>]) -> Lock {
 
 pub(crate) fn unlock(mut lock: Lock) {
     assert_eq!(lock.unlock().unwrap(), Release::Released);
-}
-
-/// Six clients without a look to help them take it in turns, each of them 300 times, and hold it
-/// for as long as `hold` says of the turn by their own clock.
-pub(crate) fn crowd(hold: impl Fn(usize) -> Duration + Sync) {
-    let bench = Bench::new();
-    let inside = AtomicUsize::new(0);
-    let (done, ended) = mpsc::channel();
-    let clocks: Vec<_> = (0..6).map(|_| Frozen::clock()).collect();
-    let client = |clock: &Arc<Frozen>| {
-        Client::with_store(connect(&bench.server), Arc::<Frozen>::clone(clock))
-    };
-    let clients: Vec<Client> = clocks.iter().map(client).collect();
-    thread::scope(|scope| {
-        for (number, (client, clock)) in clients.iter().zip(&clocks).enumerate() {
-            let (inside, done, hold) = (&inside, done.clone(), &hold);
-            scope.spawn(move || {
-                for round in 0..300 {
-                    // Between two locks: a process that comes back at once gets batch windows, in
-                    // which no waiter is woken.
-                    clock.advance(Duration::from_millis(1));
-                    let held = lock(client);
-                    assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "holders at once");
-                    clock.advance(hold(number + round));
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    unlock(held);
-                }
-                done.send(()).unwrap();
-            });
-        }
-        for _ in &clients {
-            if ended.recv_timeout(Duration::from_secs(120)).is_err() {
-                // The threads cannot be ended otherwise, as they wait for ever.
-                clients.iter().for_each(Client::cancel_waits);
-                panic!(
-                    "somebody was not told; the queue is {:?}",
-                    String::from_utf8_lossy(&bench.entries())
-                );
-            }
-        }
-    });
-    assert_eq!(bench.entries(), b"");
 }
 
 /// Unlocks what is kept there, if it is there yet.

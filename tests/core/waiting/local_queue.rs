@@ -1,7 +1,7 @@
 //! The waiters of one process: their order, their hand-overs, and what these leave to others.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -9,12 +9,11 @@ use memlock_core::clock::SystemClock;
 use memlock_core::store::Op;
 use memlock_core::{Client, ErrorKind, Lock, Release, Waited};
 
+use memlock_tests::assert_safe;
 use memlock_tests::cost::usual_cost;
-use memlock_tests::frozen::Frozen;
-use memlock_tests::{assert_safe, assert_safe_eq};
 
 use super::bench::{
-    Bench, Fate, InLine, LEASE, PATIENCE, connect, gets, in_line, lock, unlock, until, waiter,
+    Bench, Fate, InLine, LEASE, PATIENCE, gets, in_line, lock, unlock, until, waiter,
 };
 
 fn got(waiter: &InLine) -> Lock {
@@ -172,46 +171,4 @@ fn a_hand_over_that_is_lost_on_the_way_is_found_out() {
             assert!(client.mutex("m", LEASE).unwrap().owner().unwrap().is_none());
         }
     }
-}
-
-#[test]
-fn threads_of_several_processes_are_never_inside_together_and_none_is_forgotten() {
-    let bench = Bench::new();
-    let inside = AtomicUsize::new(0);
-    let clocks: Vec<_> = (0..3).map(|_| Frozen::clock()).collect();
-    let client = |clock: &Arc<Frozen>| {
-        Client::with_store(connect(&bench.server), Arc::<Frozen>::clone(clock))
-    };
-    let clients: Vec<Client> = clocks.iter().map(client).collect();
-    let (done, ended) = mpsc::channel();
-    thread::scope(|scope| {
-        for (client, clock) in clients.iter().zip(&clocks).flat_map(|pair| [pair; 4]) {
-            let (inside, done) = (&inside, done.clone());
-            scope.spawn(move || {
-                let mut fence = 0;
-                for _ in 0..100 {
-                    // Between two locks: a process that comes back at once gets batch windows, in
-                    // which no waiter is woken.
-                    clock.advance(Duration::from_millis(1));
-                    let held = lock(client);
-                    assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "holders at once");
-                    assert_safe!(held.fence() > fence, "the fence did not rise");
-                    fence = held.fence();
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    unlock(held);
-                }
-                done.send(()).unwrap();
-            });
-        }
-        for _ in 0..12 {
-            if ended.recv_timeout(Duration::from_secs(120)).is_err() {
-                clients.iter().for_each(Client::cancel_waits);
-                panic!(
-                    "somebody was not told; the queue is {:?}",
-                    String::from_utf8_lossy(&bench.entries())
-                );
-            }
-        }
-    });
-    assert!(bench.waiters().is_empty());
 }

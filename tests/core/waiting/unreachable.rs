@@ -2,9 +2,10 @@
 //!
 //! Time is the subject here; the bounds leave room for a busy machine.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memlock_core::{Client, Wait, Waited};
 use memlock_tests::server::Memcached;
@@ -50,6 +51,7 @@ fn latencies(parameter: &str, holds: &[u64]) -> Vec<Duration> {
 }
 
 #[test]
+#[ignore = "real time: make prove"]
 fn without_wake_ups_a_short_wait_ends_soon_and_a_long_one_somewhat_later() {
     for parameter in DEAF {
         let short: Vec<u64> = (1..30).map(|step| step * 37).collect();
@@ -74,7 +76,7 @@ fn without_wake_ups_a_waiter_asks_the_server_less_than_four_times_a_second_after
         let url = format!("{}?{parameter}", server.url());
         let holder = Client::connect(&url).unwrap();
         let held = holder.mutex("m", LEASE).unwrap().lock().unwrap();
-        let limit = Duration::from_secs(6);
+        let limit = Duration::from_secs(5);
         let (commands, during) = thread::scope(|scope| {
             for number in 0..WAITERS {
                 let url = &url;
@@ -88,9 +90,9 @@ fn without_wake_ups_a_waiter_asks_the_server_less_than_four_times_a_second_after
             }
             // All have joined the queue by now, and none leaves it before the second count.
             thread::sleep(Duration::from_millis(1500));
-            let (before, watch) = (server.commands(), Stopwatch::start());
-            thread::sleep(Duration::from_secs(4));
-            (server.commands() - before, watch.elapsed())
+            let (before, began) = (server.commands(), Instant::now());
+            thread::sleep(Duration::from_secs(3));
+            (server.commands() - before, began.elapsed())
         });
         assert!(
             commands as f64 <= WAITERS as f64 * 4.0 * during.as_secs_f64(),
@@ -103,12 +105,12 @@ fn without_wake_ups_a_waiter_asks_the_server_less_than_four_times_a_second_after
 #[test]
 fn a_waiter_without_a_listener_is_not_starved_by_those_with_one() {
     let server = Memcached::start();
-    let stop = std::sync::atomic::AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
                 let mutex = Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap();
-                while !stop.load(std::sync::atomic::Ordering::SeqCst) {
+                while !stop.load(Ordering::SeqCst) {
                     let held = mutex.lock().unwrap();
                     thread::sleep(Duration::from_millis(2));
                     unlock(held);
@@ -117,20 +119,8 @@ fn a_waiter_without_a_listener_is_not_starved_by_those_with_one() {
         }
         let unreachable = Client::connect(&format!("{}?notify=off", server.url())).unwrap();
         let mutex = unreachable.mutex("m", LEASE).unwrap();
-        let waits = (0..5).map(|_| {
-            let watch = Stopwatch::start();
-            let held = mutex.lock_for(PATIENCE).unwrap();
-            let waited = watch.elapsed();
-            held.map(|held| {
-                unlock(held);
-                waited
-            })
-        });
-        let waits: Vec<_> = waits.collect();
-        stop.store(true, std::sync::atomic::Ordering::SeqCst);
-        assert!(
-            waits.iter().all(|wait| wait.is_some_and(|wait| wait < Duration::from_secs(8))),
-            "{waits:?}"
-        );
+        let waits = [(); 5].map(|()| mutex.lock_for(PATIENCE).unwrap().map(unlock));
+        stop.store(true, Ordering::SeqCst);
+        assert!(waits.iter().all(Option::is_some), "it was starved: {waits:?}");
     });
 }
