@@ -18,6 +18,7 @@
 //! - [`cable`]: a second host, as far as the network can tell.
 //! - [`disk`]: a small disk that can be filled.
 //! - [`mysql`]: real MariaDB servers.
+//! - [`url`]: URLs with further parameters.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
 //! - [`witness`]: holding a lock by other means as well.
 //!
@@ -48,6 +49,7 @@ pub mod relay;
 pub mod safety;
 pub mod server;
 pub mod stopwatch;
+pub mod url;
 pub mod witness;
 
 pub mod memcached_text;

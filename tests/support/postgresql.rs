@@ -5,11 +5,12 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 use crate::launch::{START_LIMIT, nobody, poll_until, run};
 use crate::process::{Program, Server, ServerProcess};
+use crate::wire::lock;
 
 /// A running server, and the files that it has. Everybody may log in as `memlock`, who owns the
 /// server.
@@ -59,6 +60,7 @@ impl Postgresql {
     #[must_use]
     pub fn on(files: PathBuf, settings: &[&str]) -> Postgresql {
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
+        end_with_the_process(&files);
         let process = ServerProcess::start(Settings { files: files.clone(), settings });
         Postgresql { process, files, parameters: String::new(), owner: std::process::id() }
     }
@@ -70,27 +72,11 @@ impl Postgresql {
         self
     }
 
-    /// One that all tests of this process share. It ends with the process, and its files with it.
+    /// One that all tests of this process share.
     #[must_use]
     pub fn shared() -> &'static Postgresql {
         static SHARED: OnceLock<Postgresql> = OnceLock::new();
-        extern "C" fn clear() {
-            if let Some(server) = SHARED.get() {
-                server.clear();
-            }
-        }
-        SHARED.get_or_init(|| {
-            // SAFETY: the function may run at the end of the process: it uses nothing that ended.
-            assert_eq!(unsafe { libc::atexit(clear) }, 0);
-            Postgresql::start()
-        })
-    }
-
-    fn clear(&self) {
-        if self.owner == std::process::id() {
-            self.kill();
-            let _ = fs::remove_dir_all(&self.files);
-        }
+        SHARED.get_or_init(Postgresql::start)
     }
 
     /// Its URL by its Unix socket.
@@ -136,26 +122,12 @@ impl Postgresql {
     /// Stops it in good order, and waits until it is gone.
     pub fn stop(&self) {
         self.process.signal(libc::SIGINT);
-        let gone = || self.processes().is_empty().then_some(());
+        let gone = || processes(&self.files).is_empty().then_some(());
         assert!(poll_until(START_LIMIT, gone).is_some(), "the server does not stop");
     }
 
-    /// Its processes, that are not dead.
-    fn processes(&self) -> Vec<libc::pid_t> {
-        let data = self.files.join("data");
-        let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
-        let ids = processes.flatten().filter_map(|entry| {
-            let id = entry.file_name().to_str()?.parse().ok()?;
-            (fs::read_link(entry.path().join("cwd")).ok()? == data).then_some(id)
-        });
-        ids.collect()
-    }
-
     fn signal_all(&self, signal: libc::c_int) {
-        for process in self.processes() {
-            // SAFETY: the process works in the directory of the server that this test has started.
-            unsafe { libc::kill(process, signal) };
-        }
+        signal_all(&self.files, signal);
     }
 }
 
@@ -170,11 +142,7 @@ impl Server for Postgresql {
 
     /// Kills all of its processes, as a power failure would.
     fn kill(&self) {
-        let gone = || {
-            self.signal_all(libc::SIGKILL);
-            self.processes().is_empty().then_some(())
-        };
-        assert!(poll_until(START_LIMIT, gone).is_some(), "processes of a dead server live on");
+        assert!(kill_all(&self.files), "processes of a dead server live on");
         self.process.kill();
     }
 
@@ -195,7 +163,10 @@ impl Server for Postgresql {
 
 impl Drop for Postgresql {
     fn drop(&mut self) {
-        self.clear();
+        if self.owner == std::process::id() {
+            self.kill();
+            let _ = fs::remove_dir_all(&self.files);
+        }
     }
 }
 
@@ -234,21 +205,60 @@ fn psql(port: u16) -> Command {
     psql
 }
 
-/// Files of a server, which are made once in this process, and copied for each server.
-fn template() -> &'static Path {
-    static TEMPLATE: OnceLock<(PathBuf, u32)> = OnceLock::new();
+/// Its processes, that are not dead, by its files.
+fn processes(files: &Path) -> Vec<libc::pid_t> {
+    let data = files.join("data");
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let ids = processes.flatten().filter_map(|entry| {
+        let id = entry.file_name().to_str()?.parse().ok()?;
+        (fs::read_link(entry.path().join("cwd")).ok()? == data).then_some(id)
+    });
+    ids.collect()
+}
+
+fn signal_all(files: &Path, signal: libc::c_int) {
+    for process in processes(files) {
+        // SAFETY: the process works in the directory of the server that this test has started.
+        unsafe { libc::kill(process, signal) };
+    }
+}
+
+/// Whether they are gone.
+fn kill_all(files: &Path) -> bool {
+    let gone = || {
+        signal_all(files, libc::SIGKILL);
+        processes(files).is_empty().then_some(())
+    };
+    poll_until(START_LIMIT, gone).is_some()
+}
+
+/// A server in a static is not dropped. Its processes and its files end with this process all the
+/// same, but not with one that it has forked.
+fn end_with_the_process(files: &Path) {
+    static FILES: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
     extern "C" fn clear() {
-        if let Some((files, owner)) = TEMPLATE.get()
-            && *owner == std::process::id()
-        {
+        let own = std::process::id();
+        let all = std::mem::take(&mut *lock(&FILES));
+        for (_, files) in all.iter().filter(|(owner, files)| *owner == own && files.exists()) {
+            kill_all(files);
             let _ = fs::remove_dir_all(files);
         }
     }
-    let (files, _) = TEMPLATE.get_or_init(|| {
+    let mut all = lock(&FILES);
+    if all.is_empty() {
         // SAFETY: the function may run at the end of the process: it uses nothing that ended.
         assert_eq!(unsafe { libc::atexit(clear) }, 0);
+    }
+    all.push((std::process::id(), files.to_owned()));
+}
+
+/// Files of a server, which are made once in this process, and copied for each server.
+fn template() -> &'static Path {
+    static TEMPLATE: OnceLock<PathBuf> = OnceLock::new();
+    TEMPLATE.get_or_init(|| {
         let name = format!("memlock-pg-{}-template", std::process::id());
         let files = std::env::temp_dir().join(name);
+        end_with_the_process(&files);
         create(&files);
         let mut init = program("initdb");
         init.arg("-D").arg(files.join("data"));
@@ -256,9 +266,8 @@ fn template() -> &'static Path {
         // Less to copy.
         init.arg("--wal-segsize=1");
         run(init);
-        (files, std::process::id())
-    });
-    files
+        files
+    })
 }
 
 /// Creates a directory for the files of a server.

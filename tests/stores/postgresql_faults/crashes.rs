@@ -12,18 +12,17 @@ use memlock_tests::assert_safe;
 use memlock_tests::launch::{START_LIMIT, poll_until, run};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
+use memlock_tests::url;
 
-use crate::{LEASE, connect, is_free, with};
-
-const SESSIONS: &str = "SELECT pid FROM pg_stat_activity WHERE application_name = 'memlock'";
+use crate::{Alone, LEASE, PATIENCE, Place, connect, is_free};
 
 /// Only the last transaction of a batch waits for the disk; here the last one writes nothing.
 #[test]
 fn what_a_batch_has_replied_is_on_the_disk() {
-    // Nothing else writes the log to the disk meanwhile.
-    let server = Postgresql::with(&["wal_writer_delay=10s"]).with_parameters("durable=yes");
+    let server = Alone::get();
+    let url = url::patient(&url::with(&Place::on(&server).url(), "durable=yes"));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let store = schemes::connect(&server.url(), &clock).unwrap();
+    let store = schemes::connect(&url, &clock).unwrap();
     let keys = Keyspace::default();
     let (first, second, other) = (keys.lock(b"1"), keys.lock(b"2"), keys.lock(b"other"));
     let expiry = Expiry::After(LEASE);
@@ -37,7 +36,7 @@ fn what_a_batch_has_replied_is_on_the_disk() {
     assert!(matches!(replies[..2], [Reply::Stored(_), Reply::Stored(_)]), "{replies:?}");
     assert_eq!(replies[2], Reply::VersionMismatch);
     server.restart();
-    let store = schemes::connect(&server.url(), &clock).unwrap();
+    let store = schemes::connect(&url, &clock).unwrap();
     let there = store.run(Route::of(&first), &[Op::get(&first), Op::get(&second)]).unwrap();
     assert!(there.iter().all(|reply| matches!(reply, Reply::Value(_))), "{there:?}");
 }
@@ -46,14 +45,16 @@ fn what_a_batch_has_replied_is_on_the_disk() {
 /// started again, and nobody sees it from outside.
 #[test]
 fn a_killed_session_loses_what_is_not_logged_and_nothing_else() {
+    let server = Alone::get();
     for durable in [false, true] {
-        let server = Postgresql::start();
-        let url = with(&server, if durable { "durable=yes" } else { "durable=no" });
-        let (client, other) = (connect(&url), connect(&url));
+        let place = Place::on(&server);
+        let kind = if durable { "durable=yes" } else { "durable=no" };
+        let (client, other) = (place.client(kind), place.client(kind));
         let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
         let fence = lock.fence();
         let began = server.sql("SELECT pg_postmaster_start_time()");
-        let session: i32 = server.sql(&format!("{SESSIONS} LIMIT 1")).parse().unwrap();
+        let session = server.sql(&format!("SELECT pid {} LIMIT 1", place.sessions()));
+        let session: i32 = session.parse().unwrap();
         // SAFETY: it is a session of the server that this test has started.
         assert_eq!(unsafe { libc::kill(session, libc::SIGKILL) }, 0);
         let answers = || server.try_sql("SELECT pg_postmaster_start_time()").ok();
@@ -79,8 +80,9 @@ fn a_killed_session_loses_what_is_not_logged_and_nothing_else() {
 
 #[test]
 fn a_clean_restart_keeps_all_locks() {
-    let server = Postgresql::start();
-    let (client, other) = (connect(&server.url()), connect(&server.url()));
+    let server = Alone::get();
+    let place = Place::on(&server);
+    let (client, other) = (place.client("durable=no"), place.client("durable=no"));
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
     server.stop();
     // A connection that was just used is not checked before it is used again.
@@ -99,24 +101,30 @@ fn a_clean_restart_keeps_all_locks() {
 /// By an administrator, or by `idle_session_timeout`.
 #[test]
 fn sessions_that_the_server_ends_are_replaced_without_a_word() {
-    let server = Postgresql::start();
-    let client = connect(&server.url());
+    let server = Alone::get();
+    let place = Place::on(&server);
+    let client = place.client("durable=no");
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    // A connection that was just used is not checked before it is used again.
     for pause in [0, 150] {
-        server.sql(&format!("SELECT pg_terminate_backend(pid) FROM ({SESSIONS}) AS sessions"));
+        place.end_sessions();
         thread::sleep(Duration::from_millis(pause));
         assert!(lock.check().unwrap());
     }
-    server.sql("ALTER ROLE memlock SET idle_session_timeout = '500ms'");
-    let mut psql = server.psql();
-    // Its own session may be slower than that.
-    psql.env("PGOPTIONS", "-c idle_session_timeout=0");
-    psql.args(["-c", &format!("SELECT pg_terminate_backend(pid) FROM ({SESSIONS}) AS sessions")]);
-    run(psql);
-    for _ in 0..3 {
-        assert!(lock.check().unwrap());
-        thread::sleep(Duration::from_millis(700));
-    }
+    let configure = |statement: &str| {
+        let mut psql = server.psql();
+        // Its own session may be idle for longer.
+        psql.env("PGOPTIONS", "-c idle_session_timeout=0");
+        psql.args(["-c", statement, "-c", "SELECT pg_reload_conf()"]);
+        run(psql);
+    };
+    // It holds from the next request of a session on, and not for the login of the next session,
+    // which a slow machine may interrupt for longer.
+    configure("ALTER SYSTEM SET idle_session_timeout = '100ms'");
+    assert!(lock.check().unwrap());
+    configure("ALTER SYSTEM RESET idle_session_timeout");
+    place.until(&place.sessions(), "0");
+    assert!(lock.check().unwrap());
     assert_eq!(lock.unlock().unwrap(), Release::Released);
 }
 
@@ -124,8 +132,9 @@ fn sessions_that_the_server_ends_are_replaced_without_a_word() {
 /// those that the primary may have given, and versions of before are not taken for new ones.
 #[test]
 fn a_promoted_standby_begins_another_life() {
-    let primary = Postgresql::start().with_parameters("durable=yes");
-    let client = connect(&primary.url());
+    let primary = Alone::get();
+    let place = Place::on(&primary);
+    let client = place.client("durable=yes");
     drop(client.mutex("early", LEASE).unwrap().lock().unwrap());
     let files = std::env::temp_dir().join(format!("memlock-pg-{}-copy", std::process::id()));
     let _ = std::fs::remove_dir_all(&files);
@@ -145,12 +154,13 @@ fn a_promoted_standby_begins_another_life() {
     }
     let highest = lost.iter().map(memlock_core::Lock::fence).max().unwrap();
     primary.kill();
-    let standby = Postgresql::on(files, &["primary_conninfo="]).with_parameters("durable=yes");
-    let other = connect(&standby.url());
+    let standby = Postgresql::on(files, &["primary_conninfo=", "max_connections=12"]);
+    let other = connect(&url::with(&Place { server: &standby, ..place }.url(), "durable=yes"));
     let error = other.mutex("0", LEASE).unwrap().try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
     assert!(error.to_string().contains("standby"), "{error}");
     standby.sql("SELECT pg_promote()");
-    let next = other.mutex("0", LEASE).unwrap().lock_for(crate::PATIENCE).unwrap().unwrap();
+    let next = other.mutex("0", LEASE).unwrap().lock_for(PATIENCE).unwrap().unwrap();
     assert_safe!(next.fence() > highest, "{} after {highest}", next.fence());
+    primary.restart();
 }

@@ -2,10 +2,9 @@
 
 use memlock_core::ErrorKind;
 use memlock_tests::disk::Disk;
-use memlock_tests::postgresql::{Postgresql, give};
-use memlock_tests::process::Server;
+use memlock_tests::postgresql::give;
 
-use crate::{LEASE, connect, is_free};
+use crate::{Alone, LEASE, Place, is_free};
 
 #[test]
 fn a_full_disk_is_named_and_grants_nothing() {
@@ -19,11 +18,12 @@ fn a_full_disk_is_named_and_grants_nothing() {
         Err(why) => panic!("{why}"),
     };
     give(disk.path());
-    let server = Postgresql::start();
-    let client = connect(&server.url());
+    let server = Alone::get();
+    let place = Place::on(&server);
+    let client = place.client("durable=no");
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
     server.sql(&format!("CREATE TABLESPACE small LOCATION '{}'", disk.path().display()));
-    server.sql("ALTER TABLE memlock.items SET TABLESPACE small");
+    server.sql(&format!("ALTER TABLE {}.items SET TABLESPACE small", place.name));
     disk.fill();
     let mut granted_before = Vec::new();
     let refused = (0..10_000).find_map(|number| {
@@ -44,6 +44,8 @@ fn a_full_disk_is_named_and_grants_nothing() {
     assert!(number == 0 || !is_free(&client, "lock 0"));
     // An update needs room as well, which the page itself has.
     let _ = lock.unlock();
-    // The server must be gone before its disk.
-    drop(server);
+    // Nothing of the server may be left there.
+    disk.empty();
+    server.sql(&format!("DROP SCHEMA {} CASCADE", place.name));
+    server.sql("DROP TABLESPACE small");
 }

@@ -5,10 +5,10 @@ use std::path::Path;
 use std::process::Command;
 
 use memlock_core::{ErrorKind, Release};
-use memlock_tests::postgresql::{Postgresql, as_nobody};
-use memlock_tests::process::Server;
+use memlock_tests::postgresql::as_nobody;
+use memlock_tests::url;
 
-use crate::{LEASE, connect, with};
+use crate::{Alone, LEASE, Place, connect};
 
 /// Makes a certificate for the name `localhost`.
 fn certify(directory: &Path) {
@@ -25,51 +25,54 @@ fn certify(directory: &Path) {
 
 #[test]
 fn connections_are_encrypted_as_the_url_says() {
-    let server = Postgresql::start();
-    let plain = with(&server, "sslmode=require");
-    let error = connect(&plain).mutex("m", LEASE).unwrap().try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
-    assert!(error.to_string().contains("sslmode"), "{error}");
+    let server = Alone::get();
+    let place = Place::on(&server);
+    let refused = |url: &str, parameters: &str, kind, says: &str| {
+        let client = connect(&url::with(url, parameters));
+        let error = client.mutex("m", LEASE).unwrap().try_lock().unwrap_err();
+        assert_eq!(error.kind(), kind, "{parameters}: {error}");
+        assert!(error.to_string().contains(says), "{parameters}: {error}");
+    };
+    let by_address = place.url();
+    refused(&by_address, "sslmode=require", ErrorKind::Config, "sslmode");
     let data = server.files().join("data");
     certify(&data);
-    let certificate = data.join("server.crt");
-    fs::copy(&certificate, server.files().join("root.crt")).unwrap();
+    fs::copy(data.join("server.crt"), server.files().join("root.crt")).unwrap();
     server.sql("ALTER SYSTEM SET ssl = on");
-    server.stop();
-    server.restart();
-    let root = server.files().join("root.crt");
-    let root = format!("sslrootcert={}", root.display());
-    let encrypted = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) \
-        WHERE ssl AND application_name = 'memlock'";
-    let by_address = server.url();
+    server.sql("SELECT pg_reload_conf()");
+    // It is on a moment later.
+    place.until("FROM pg_settings WHERE name = 'ssl' AND setting = 'on'", "1");
+    let root = format!("sslrootcert={}", server.files().join("root.crt").display());
     let by_name = by_address.replace("127.0.0.1", "localhost");
-    for (url, parameters, is_encrypted) in [
-        (&by_address, "sslmode=disable".to_owned(), false),
-        (&by_address, "sslmode=prefer".to_owned(), true),
-        (&by_address, "sslmode=require".to_owned(), true),
-        (&by_address, format!("sslmode=verify-ca&{root}"), true),
-        (&by_name, format!("sslmode=verify-full&{root}"), true),
+    for (url, parameters, count) in [
+        (&by_address, "sslmode=disable".to_owned(), "0"),
+        (&by_address, "sslmode=prefer".to_owned(), "1"),
+        (&by_address, "sslmode=require".to_owned(), "1"),
+        (&by_address, format!("sslmode=verify-ca&{root}"), "1"),
+        (&by_name, format!("sslmode=verify-full&{root}"), "1"),
     ] {
-        let client = connect(&format!("{url}?{parameters}"));
+        // The sessions of the client before end a moment after it.
+        place.until(&place.sessions(), "0");
+        let client = connect(&url::with(url, &parameters));
         let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
-        assert_eq!(server.sql(encrypted) == "1", is_encrypted, "{parameters}");
+        let encrypted = format!(
+            "FROM pg_stat_ssl JOIN pg_stat_activity USING (pid) WHERE ssl AND usename = '{}'",
+            place.name
+        );
+        assert_eq!(server.sql(&format!("SELECT count(*) {encrypted}")), count, "{parameters}");
         let mut list = client.distinct_list(&parameters).unwrap();
         let _ = list.set_up(LEASE).unwrap();
         // Several records of TLS.
-        let keys: Vec<String> = (0..3000).map(|number| format!("key {number}")).collect();
-        assert_eq!(list.insert_many(&keys).unwrap().unwrap().len(), 3000);
+        let keys: Vec<String> = (0..500).map(|number| format!("key {number:0100}")).collect();
+        assert_eq!(list.insert_many(&keys).unwrap().unwrap().len(), keys.len());
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     }
-    for (url, parameters) in [
-        // Another name than that of the certificate, and an authority that is not known.
-        (&by_address, format!("sslmode=verify-full&{root}")),
-        (&by_name, "sslmode=verify-full".to_owned()),
-        (&by_name, "sslmode=verify-ca".to_owned()),
-    ] {
-        let client = connect(&format!("{url}?{parameters}"));
-        let error = client.mutex("m", LEASE).unwrap().try_lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unreachable, "{parameters}: {error}");
-        assert!(error.to_string().contains("TLS"), "{error}");
+    // Another name than that of the certificate, and an authority that is not known.
+    let other_name = format!("sslmode=verify-full&{root}");
+    refused(&by_address, &other_name, ErrorKind::Unreachable, "TLS");
+    for unknown in ["sslmode=verify-full", "sslmode=verify-ca"] {
+        refused(&by_name, unknown, ErrorKind::Unreachable, "TLS");
     }
-    server.sql("ALTER SYSTEM SET ssl = off");
+    server.sql("ALTER SYSTEM RESET ssl");
+    server.sql("SELECT pg_reload_conf()");
 }

@@ -8,7 +8,7 @@
 //! | `poolers` | PgBouncer in between |
 //! | `disks` | a full disk |
 //! | `encryption` | TLS |
-#![allow(clippy::unwrap_used, clippy::panic)]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod crashes;
 mod disks;
@@ -18,33 +18,146 @@ mod refusals;
 mod rows;
 
 use std::io::{BufRead, BufReader, Write};
+use std::ops::Deref;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
-use memlock_core::Client;
-use memlock_tests::launch::{end, spawn};
+use memlock_core::{Client, Error, ErrorKind};
+use memlock_tests::launch::{end, poll_until, spawn};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
+use memlock_tests::url;
 
 /// A lease that no test outlasts.
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(300);
 /// For what must happen, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Of clients that meet a locked row or table.
+const SOON: &str = "io_timeout=2s&connect_timeout=20s";
+
+/// The server of all tests that leave it as it is. Its log has the user of each line.
+fn shared() -> &'static Postgresql {
+    static SERVER: OnceLock<Postgresql> = OnceLock::new();
+    SERVER.get_or_init(|| Postgresql::with(&["log_line_prefix=%u "]))
+}
+
+/// The server of tests that kill or configure it, one after the other. It runs at the beginning of
+/// each.
+struct Alone(MutexGuard<'static, Option<Postgresql>>);
+
+impl Alone {
+    fn get() -> Alone {
+        static SERVER: Mutex<Option<Postgresql>> = Mutex::new(None);
+        let mut server = SERVER.lock().unwrap_or_else(|failed| {
+            // A test has failed in the middle.
+            SERVER.clear_poison();
+            let mut server = failed.into_inner();
+            *server = None;
+            server
+        });
+        // Nothing but commits writes the log to the disk, and few connections are enough.
+        let settings = &["wal_writer_delay=10s", "max_connections=12"];
+        server.get_or_insert_with(|| Postgresql::with(settings));
+        Alone(server)
+    }
+}
+
+impl Deref for Alone {
+    type Target = Postgresql;
+
+    fn deref(&self) -> &Postgresql {
+        self.0.as_ref().unwrap()
+    }
+}
+
+/// A role of a test's own, which owns the schema of the same name.
+struct Place<'a> {
+    server: &'a Postgresql,
+    name: String,
+}
+
+impl<'a> Place<'a> {
+    fn on(server: &'a Postgresql) -> Place<'a> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let name = format!("place{}x", MADE.fetch_add(1, Ordering::Relaxed));
+        server
+            .sql(&format!("CREATE ROLE {name} LOGIN; GRANT CREATE ON DATABASE postgres TO {name}"));
+        Place { server, name }
+    }
+
+    /// Another user, who may not create anything.
+    fn visitor(&self) -> String {
+        let name = format!("visitor_of_{}", self.name);
+        self.server.sql(&format!("CREATE ROLE {name} LOGIN"));
+        name
+    }
+
+    /// The URL of the schema for this user.
+    fn url_of(&self, login: &str) -> String {
+        let url = self.server.url().replace("memlock@", &format!("{login}@"));
+        url::with(&url, &format!("schema={}", self.name))
+    }
+
+    fn url(&self) -> String {
+        self.url_of(&self.name)
+    }
+
+    fn client(&self, parameters: &str) -> Client {
+        connect(&url::with(&self.url(), parameters))
+    }
+
+    /// The condition of statements that wait for somebody else.
+    fn waiting(&self) -> String {
+        format!(
+            "FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%{}%'",
+            self.name
+        )
+    }
+
+    /// Waits until there are so many.
+    fn until(&self, what: &str, count: &str) {
+        let is_so = || (self.server.sql(&format!("SELECT count(*) {what}")) == count).then_some(());
+        poll_until(PATIENCE, is_so).unwrap_or_else(|| panic!("never {count} {what}"));
+    }
+
+    /// What the server has logged of this role.
+    fn logged(&self) -> Vec<String> {
+        let logged = self.server.logged();
+        let lines = logged.lines().filter(|line| line.starts_with(&format!("{} ", self.name)));
+        lines.map(str::to_owned).collect()
+    }
+
+    fn sessions(&self) -> String {
+        format!(
+            "FROM pg_stat_activity WHERE application_name = 'memlock' AND usename = '{}'",
+            self.name
+        )
+    }
+
+    /// Ends all sessions of the role.
+    fn end_sessions(&self) {
+        self.server.sql(&format!("SELECT pg_terminate_backend(pid) {}", self.sessions()));
+    }
+}
 
 /// A client that waits for a slow machine, unless the URL says otherwise.
 fn connect(url: &str) -> Client {
-    let separator = if url.contains('?') { '&' } else { '?' };
-    let mut url = url.to_owned();
-    if !url.contains("io_timeout=") {
-        url = format!("{url}{separator}io_timeout=20s&connect_timeout=20s");
-    }
-    Client::connect(&url).unwrap()
+    let is_patient = url.contains("io_timeout=");
+    Client::connect(&if is_patient { url.to_owned() } else { url::patient(url) }).unwrap()
 }
 
-/// The URL with further parameters.
-fn with(server: &Postgresql, parameters: &str) -> String {
-    let url = server.url();
-    format!("{url}{}{parameters}", if url.contains('?') { '&' } else { '?' })
+/// The error of a call that meets what a stranger has locked. The server cancels it; where that was
+/// slow, the client did not hear of it, and calls again.
+fn refused_for_a_locked_row<T>(mut call: impl FnMut() -> Result<T, Error>) -> Error {
+    let cancelled = || {
+        let error = call().map(drop).expect_err("it is locked");
+        error.to_string().contains("pg_locks").then_some(error)
+    };
+    let error = poll_until(PATIENCE, cancelled).expect("the server cancels it");
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    error
 }
 
 /// Whether a lock is free, as another client sees it.
