@@ -7,27 +7,117 @@ mod rows;
 mod settings;
 mod stranger;
 
-use std::sync::OnceLock;
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use memlock_core::{Client, Error, Lock};
-use memlock_tests::mysql::MariaDb;
+use memlock_tests::launch::poll_until;
+use memlock_tests::mysql::{DATABASE, MariaDb, USER};
 use memlock_tests::process::Server;
+use memlock_tests::url;
 
-const LEASE: Duration = Duration::from_secs(30);
-const PATIENCE: Duration = Duration::from_secs(20);
+const LEASE: Duration = Duration::from_secs(300);
+/// For what must happen, however slow the machine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Of clients that meet a locked row, or a statement that always fails.
+const SOON: &str = "io_timeout=1s&connect_timeout=20s&outage=60s";
 
-/// The server of all tests that leave its settings alone, under prefixes of their own.
+/// The server of all tests that leave its settings alone, each in a database of its own.
 fn shared() -> &'static MariaDb {
     static SERVER: OnceLock<MariaDb> = OnceLock::new();
     SERVER.get_or_init(MariaDb::start_fast)
 }
 
-/// A client that waits for a slow machine, unless the parameters say otherwise.
-fn client(server: &MariaDb, parameters: &str) -> Client {
-    let patient =
-        if parameters.contains("timeout=") { "" } else { "&io_timeout=20s&connect_timeout=20s" };
-    Client::connect(&format!("{}?{parameters}{patient}", server.url())).unwrap()
+/// The server of tests that change its settings, one after the other.
+struct Alone {
+    server: MutexGuard<'static, Option<MariaDb>>,
+    changed: RefCell<Vec<&'static str>>,
+}
+
+impl Alone {
+    fn get() -> Alone {
+        static SERVER: Mutex<Option<MariaDb>> = Mutex::new(None);
+        let mut server = SERVER.lock().unwrap_or_else(|failed| {
+            // A test has failed in the middle.
+            SERVER.clear_poison();
+            let mut server = failed.into_inner();
+            *server = None;
+            server
+        });
+        server.get_or_insert_with(MariaDb::start_fast);
+        Alone { server, changed: RefCell::default() }
+    }
+
+    /// Changes a setting until the end of the test.
+    fn set(&self, setting: &'static str, value: &str) {
+        self.sql(&format!("SET GLOBAL {setting} = {value}"));
+        self.changed.borrow_mut().push(setting);
+    }
+}
+
+impl Deref for Alone {
+    type Target = MariaDb;
+
+    fn deref(&self) -> &MariaDb {
+        self.server.as_ref().unwrap()
+    }
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            for setting in self.changed.take() {
+                self.sql(&format!("SET GLOBAL {setting} = DEFAULT"));
+            }
+        }
+    }
+}
+
+/// A database of a test's own.
+struct Place<'a> {
+    server: &'a MariaDb,
+    database: String,
+}
+
+impl<'a> Place<'a> {
+    fn on(server: &'a MariaDb) -> Place<'a> {
+        static MADE: AtomicU32 = AtomicU32::new(0);
+        let database = format!("place{}", MADE.fetch_add(1, Ordering::Relaxed));
+        server.sql(&format!("CREATE DATABASE {database}; GRANT ALL ON {database}.* TO {USER}@'%'"));
+        Place { server, database }
+    }
+
+    fn url(&self) -> String {
+        self.server.url().replace(&format!("/{DATABASE}"), &format!("/{}", self.database))
+    }
+
+    /// A client that waits for a slow machine, unless the parameters say otherwise.
+    fn client(&self, parameters: &str) -> Client {
+        client_at(&url::with(&self.url(), parameters))
+    }
+
+    /// Runs statements as the administrator in this database. Returns their output.
+    fn sql(&self, statements: &str) -> String {
+        self.server.sql(&format!("USE {}; {statements}", self.database))
+    }
+}
+
+fn client_at(url: &str) -> Client {
+    let is_patient = url.contains("timeout=");
+    Client::connect(&if is_patient { url.to_owned() } else { url::patient(url) }).unwrap()
+}
+
+/// The error of an attempt that the server refuses with these words. Where it was slow, the client
+/// did not hear of it, and tries again.
+fn refused_with(words: &str, client: &Client, name: &str) -> Error {
+    let refusal = || {
+        let error = refused(client, name);
+        error.to_string().contains(words).then_some(error)
+    };
+    poll_until(PATIENCE, refusal).expect("the server says so")
 }
 
 fn try_lock(client: &Client, name: &str) -> Option<Lock> {

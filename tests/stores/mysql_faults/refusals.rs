@@ -7,33 +7,36 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Client, ErrorKind, Release};
-use memlock_tests::mysql::{DATABASE, MariaDb};
+use memlock_core::{ErrorKind, Release};
+use memlock_tests::launch::until;
+use memlock_tests::mysql::{MariaDb, USER};
 use memlock_tests::process::Server;
+use memlock_tests::url;
 
 use crate::stranger::Stranger;
-use crate::{LEASE, client, refused, shared, try_lock};
+use crate::{Alone, LEASE, Place, client_at, refused, shared, try_lock};
 
 #[test]
 fn errors_say_what_to_do_and_show_no_password() {
-    let server = MariaDb::start_fast();
-    server.sql(
-        "CREATE USER reader@'%' IDENTIFIED BY 'se-cret'; GRANT SELECT ON locks.* TO reader@'%';
+    let place = Place::on(shared());
+    place.sql(&format!(
+        "CREATE USER reader@'%' IDENTIFIED BY 'se-cret'; GRANT SELECT ON {}.* TO reader@'%';
          CREATE USER no_rights@'%' IDENTIFIED BY 'se-cret'",
-    );
-    let address = server.process().address();
-    let at = |login: &str, database: &str| {
-        Client::connect(&format!("mysql://{login}@{address}/{database}")).unwrap()
-    };
-    for (client, kind, says) in [
-        (at("memlock:se-cret", DATABASE), ErrorKind::Config, "password"),
-        (at("nobody:se-cret", DATABASE), ErrorKind::Config, "password"),
-        (at("memlock:pass-word", "missing"), ErrorKind::Config, "missing"),
-        (at("no_rights:se-cret", DATABASE), ErrorKind::Config, "database"),
-        (at("reader:se-cret", DATABASE), ErrorKind::Config, "CREATE TABLE"),
+        place.database
+    ));
+    let address = place.server.process().address();
+    let at =
+        |login: &str, database: &str| client_at(&format!("mysql://{login}@{address}/{database}"));
+    let here = place.database.as_str();
+    for (client, says) in [
+        (at("memlock:se-cret", here), "password"),
+        (at("nobody:se-cret", here), "password"),
+        (at("memlock:pass-word", "missing"), "missing"),
+        (at("no_rights:se-cret", here), "database"),
+        (at("reader:se-cret", here), "CREATE TABLE"),
     ] {
         let error = refused(&client, "m");
-        assert_eq!(error.kind(), kind, "{error}");
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
         let said = error.to_string();
         assert!(said.contains(says), "{said}");
         assert!(said.contains(&address), "{said}");
@@ -42,51 +45,63 @@ fn errors_say_what_to_do_and_show_no_password() {
         assert!(!shown.contains("se-cret") && !shown.contains("pass-word"), "{shown}");
     }
     // Rights that suffice once the table is there.
-    let client = client(&server, "");
+    let client = place.client("");
     drop(try_lock(&client, "m").unwrap());
-    server.sql("GRANT INSERT, UPDATE, DELETE ON locks.memlock_items TO reader@'%'");
-    assert!(try_lock(&at("reader:se-cret", DATABASE), "m").is_some());
-    let error = refused(&at("reader:se-cret", "locks?engine=MEMORY"), "m");
+    place.sql("GRANT INSERT, UPDATE, DELETE ON memlock_items TO reader@'%'");
+    assert!(try_lock(&at("reader:se-cret", here), "m").is_some());
+    let error = refused(&at("reader:se-cret", &format!("{here}?engine=MEMORY")), "m");
     assert!(error.to_string().contains("engine=MEMORY"), "{error}");
 }
 
 #[test]
 fn a_read_only_server_is_unreachable_and_loses_nothing() {
-    let server = MariaDb::start_fast();
-    let client = client(&server, "");
+    let server = Alone::get();
+    let client = Place::on(&server).client("");
     let mut lock = try_lock(&client, "m").unwrap();
-    server.sql("SET GLOBAL read_only = 1");
+    server.set("read_only", "1");
     let error = refused(&client, "n");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("read-only"), "{error}");
     assert!(lock.check().unwrap());
     assert!(lock.unlock().is_err());
-    server.sql("SET GLOBAL read_only = 0");
+    server.set("read_only", "0");
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert!(try_lock(&client, "n").is_some());
 }
 
 #[test]
 fn a_session_that_is_killed_is_replaced() {
-    let server = MariaDb::start_fast();
-    let client = client(&server, "io_timeout=5s");
+    let place = Place::on(shared());
+    let client = place.client("");
     let mut lock = try_lock(&client, "m").unwrap();
+    let sessions = |condition: &str| {
+        place.sql(&format!(
+            "SELECT id FROM information_schema.processlist \
+             WHERE user='{USER}' AND db='{}' AND {condition}",
+            place.database
+        ))
+    };
     let kill_all = || {
-        let ids = server.sql("SELECT id FROM information_schema.processlist WHERE user='memlock'");
-        for id in ids.lines() {
-            server.sql(&format!("KILL {id}"));
+        for id in sessions("1").lines() {
+            place.sql(&format!("KILL {id}"));
         }
+        until("they are gone", || sessions("1").is_empty());
     };
     kill_all();
+    // A connection that was just used is not checked before it is used again.
     thread::sleep(Duration::from_millis(150));
     assert!(lock.check().unwrap(), "a lock is no session");
     // Killed while a statement waits for a row.
-    let stranger = Stranger::locks(&server, "lock:m");
+    let stranger = Stranger::locks(&place, "lock:m");
     thread::scope(|scope| {
         let released = scope.spawn(|| lock.unlock());
-        thread::sleep(Duration::from_millis(300));
-        kill_all();
-        thread::sleep(Duration::from_millis(100));
+        let first = "command IN ('Query', 'Execute')";
+        until("it waits for the row", || !sessions(first).is_empty());
+        for id in sessions(first).lines() {
+            place.sql(&format!("KILL {id}"));
+            let this = format!("id={id}");
+            until("it is gone", || sessions(&this).is_empty());
+        }
         stranger.ends();
         assert_eq!(released.join().unwrap().unwrap(), Release::Released);
     });
@@ -95,22 +110,22 @@ fn a_session_that_is_killed_is_replaced() {
 
 #[test]
 fn too_many_connections_are_told() {
-    let server = MariaDb::start(&["--max-connections=10", "--innodb-flush-log-at-trx-commit=0"]);
-    let clients: Vec<_> = (0..12).map(|_| client(&server, "")).collect();
-    let outcomes: Vec<_> = clients
-        .iter()
-        .map(|client| client.mutex("m", LEASE).unwrap().try_lock().map(drop))
-        .collect();
-    let error = outcomes.into_iter().find_map(Result::err).expect("one too many");
+    let server = Alone::get();
+    let place = Place::on(&server);
+    let clients: Vec<_> = (0..12).map(|_| place.client("")).collect();
+    server.set("max_connections", "10");
+    let outcomes = clients.iter().map(|client| client.mutex("m", LEASE).unwrap().try_lock());
+    let error = outcomes.map(|outcome| outcome.map(drop)).find_map(Result::err);
+    let error = error.expect("one too many");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("max_connections"), "{error}");
 }
 
 #[test]
 fn a_unix_socket_leads_to_the_same_locks() {
-    let there = Client::connect(&shared().url_of_socket()).unwrap();
+    let there = client_at(&url::with(&shared().url_of_socket(), "io_timeout=20s"));
     let held = try_lock(&there, "by a socket").unwrap();
-    assert!(try_lock(&client(shared(), ""), "by a socket").is_none());
+    assert!(try_lock(&client_at(&shared().url()), "by a socket").is_none());
     drop(held);
 }
 
@@ -136,20 +151,20 @@ fn certify() -> PathBuf {
 
 #[test]
 fn connections_are_encrypted_and_the_server_is_verified() {
-    let plain = client(shared(), "tls=verify");
-    let error = refused(&plain, "m");
+    let error = refused(&Place::on(shared()).client("tls=verify"), "m");
     assert!(error.to_string().contains("does not encrypt"), "{error}");
     let directory = certify();
     let file = |name: &str| directory.join(name).display().to_string();
-    let (certificate, key) = (file("cert.pem"), file("key.pem"));
-    let (certificate_option, key_option) =
-        (format!("--ssl-cert={certificate}"), format!("--ssl-key={key}"));
-    let server = MariaDb::start(&[&certificate_option, &key_option]);
+    let certificate = file("cert.pem");
+    let server = MariaDb::start(&[
+        &format!("--ssl-cert={certificate}"),
+        &format!("--ssl-key={}", file("key.pem")),
+        "--innodb-flush-log-at-trx-commit=0",
+    ]);
     server.sql("ALTER USER memlock@'%' REQUIRE SSL");
     let by_address = server.url();
     let by_name = by_address.replace("127.0.0.1", "localhost");
-    let trusted = format!("{by_name}?tls=verify&tls_ca={certificate}");
-    let trusting = Client::connect(&trusted).unwrap();
+    let trusting = client_at(&format!("{by_name}?tls=verify&tls_ca={certificate}"));
     let lock = try_lock(&trusting, "m").unwrap();
     let mut list = trusting.distinct_list("l").unwrap();
     let _ = list.set_up(LEASE).unwrap();
@@ -162,7 +177,7 @@ fn connections_are_encrypted_and_the_server_is_verified() {
         (format!("{by_name}?tls=verify"), ErrorKind::Unreachable, "TLS"),
         (format!("{by_address}?tls=verify&tls_ca={certificate}"), ErrorKind::Unreachable, "TLS"),
     ] {
-        let error = refused(&Client::connect(&url).unwrap(), "m");
+        let error = refused(&client_at(&url), "m");
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(says), "{error}");
     }

@@ -1,25 +1,27 @@
 //! Servers with unusual settings.
 
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::Keyspace;
 use memlock_core::store::{Expiry, Op, Reply, Returns, Route, schemes};
-use memlock_core::{Client, ErrorKind, Extension, Insertion, Release};
+use memlock_core::{ErrorKind, Extension, Insertion, Release};
 use memlock_tests::launch::poll_until;
 use memlock_tests::mysql::MariaDb;
 use memlock_tests::process::Server;
-use memlock_tests::{assert_safe, assert_safe_eq};
+use memlock_tests::{assert_safe, assert_safe_eq, url};
 
-use crate::{LEASE, PATIENCE, client, try_lock};
+use crate::{Alone, LEASE, PATIENCE, Place, client_at, shared, try_lock};
 
 /// What is not committed is gone with the connection, and then another client gets the lock.
 #[test]
 fn a_transaction_that_the_server_has_begun_is_ended() {
-    let server = MariaDb::start(&["--init-connect=START TRANSACTION", "--completion-type=RELEASE"]);
-    let (one, two) = (client(&server, ""), client(&server, ""));
+    let server = Alone::get();
+    server.set("init_connect", "'START TRANSACTION'");
+    server.set("completion_type", "'RELEASE'");
+    let place = Place::on(&server);
+    let (one, two) = (place.client(""), place.client(""));
     let mut lock = try_lock(&one, "m").unwrap();
     assert_safe!(try_lock(&two, "m").is_none(), "held twice");
     assert_eq!(lock.unlock().unwrap(), Release::Released);
@@ -29,11 +31,11 @@ fn a_transaction_that_the_server_has_begun_is_ended() {
 /// The server then does not tell the fence, which is read from the row.
 #[test]
 fn a_trigger_of_the_table_hides_no_fence() {
-    let server = MariaDb::start(&[]);
-    let one = client(&server, "");
+    let place = Place::on(shared());
+    let one = place.client("");
     let mut last = try_lock(&one, "m").unwrap().fence();
-    server.sql(
-        "CREATE TRIGGER locks.t BEFORE UPDATE ON locks.memlock_items FOR EACH ROW \
+    place.sql(
+        "CREATE TRIGGER t BEFORE UPDATE ON memlock_items FOR EACH ROW \
          SET @seen = LAST_INSERT_ID(7)",
     );
     for _ in 0..4 {
@@ -66,7 +68,7 @@ fn settings_of_the_server_do_not_matter() {
         "--innodb-flush-log-at-trx-commit=0",
         "--max-allowed-packet=1M",
     ]);
-    let (one, two) = (client(&server, ""), client(&server, ""));
+    let (one, two) = (client_at(&server.url()), client_at(&server.url()));
     let mut last = 0;
     for _ in 0..5 {
         let mut lock = try_lock(&one, "m").unwrap();
@@ -79,10 +81,7 @@ fn settings_of_the_server_do_not_matter() {
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     }
     let short = one.mutex("short", Duration::from_secs(1)).unwrap().try_lock().unwrap().unwrap();
-    let began = Instant::now();
     assert!(two.mutex("short", LEASE).unwrap().lock_for(PATIENCE).unwrap().is_some());
-    let waited = began.elapsed();
-    assert!(waited < Duration::from_secs(8), "{waited:?}");
     drop(short);
     let mut list = one.distinct_list("l").unwrap();
     let _ = list.set_up(LEASE).unwrap();
@@ -97,9 +96,9 @@ fn settings_of_the_server_do_not_matter() {
 
 #[test]
 fn a_small_packet_is_told() {
-    let server =
-        MariaDb::start(&["--max-allowed-packet=16K", "--innodb-flush-log-at-trx-commit=0"]);
-    let client = client(&server, "");
+    let server = Alone::get();
+    server.set("max_allowed_packet", "16384");
+    let client = Place::on(&server).client("");
     let mut list = client.distinct_list("l").unwrap();
     let _ = list.set_up(LEASE).unwrap();
     let error = list.insert("x".repeat(60_000)).map(drop).unwrap_err();
@@ -111,11 +110,13 @@ fn a_small_packet_is_told() {
 /// From the third one of a kind on a connection, a statement is prepared.
 #[test]
 fn prepared_statements_are_answered_as_others() {
-    let server = MariaDb::start_fast();
+    let server = Alone::get();
+    let place = Place::on(&server);
+    let url = url::patient(&place.url());
     for prepares in [true, false] {
-        server.sql(&format!("SET GLOBAL max_prepared_stmt_count = {}", u32::from(prepares) * 100));
+        server.set("max_prepared_stmt_count", if prepares { "100" } else { "0" });
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let store = schemes::connect(&server.url(), &clock).unwrap();
+        let store = schemes::connect(&url, &clock).unwrap();
         let keys = Keyspace::default();
         for number in 0..6 {
             let key = &keys.lock(format!("{prepares} {number}").as_bytes());
@@ -153,7 +154,7 @@ fn prepared_statements_are_answered_as_others() {
             });
             assert!(is_as_expected.is_some(), "{expected}");
             if number == 4 {
-                server.sql("DROP TABLE locks.memlock_items");
+                server.sql(&format!("DROP TABLE {}.memlock_items", place.database));
             }
         }
     }
@@ -161,8 +162,9 @@ fn prepared_statements_are_answered_as_others() {
 
 #[test]
 fn a_full_table_in_memory_grants_nothing_and_loses_nothing() {
-    let server = MariaDb::start(&["--max-heap-table-size=256K"]).with_parameters("?engine=MEMORY");
-    let client = Client::connect(&server.url()).unwrap();
+    let server = Alone::get();
+    server.set("max_heap_table_size", "262144");
+    let client = Place::on(&server).client("engine=MEMORY");
     let mut held = Vec::new();
     let error = loop {
         match client.mutex(format!("{}", held.len()), LEASE).unwrap().try_lock() {
@@ -176,7 +178,8 @@ fn a_full_table_in_memory_grants_nothing_and_loses_nothing() {
     assert!(held.len() > 20, "{}", held.len());
     assert!(held.iter().all(|lock| lock.check().unwrap()));
     assert_eq!(held.remove(0).unlock().unwrap(), Release::Released);
-    thread::sleep(Duration::from_millis(1100));
-    assert!(try_lock(&client, "another").is_some(), "what is over makes room");
+    let room =
+        poll_until(PATIENCE, || client.mutex("another", LEASE).unwrap().try_lock().ok().flatten());
+    assert!(room.is_some(), "what is over makes room");
     assert!(held.iter().all(|lock| lock.check().unwrap()));
 }

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
-use memlock_tests::mysql::{DATABASE, MariaDb};
+use crate::Place;
 
 /// It has locked the row of an item.
 pub(crate) struct Stranger {
@@ -13,19 +13,27 @@ pub(crate) struct Stranger {
 }
 
 impl Stranger {
-    pub(crate) fn locks(server: &MariaDb, key: &str) -> Stranger {
-        let mut command = server.session();
-        command.arg(DATABASE).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut session = command.spawn().unwrap();
-        let (input, output) = (session.stdin.take().unwrap(), session.stdout.take().unwrap());
-        let mut stranger = Stranger { session, input, output: BufReader::new(output) };
+    pub(crate) fn locks(place: &Place<'_>, key: &str) -> Stranger {
+        let mut stranger = Stranger::at(place);
         stranger.run(&format!(
             "BEGIN; SELECT number>0 FROM memlock_items WHERE name='{key}' FOR UPDATE;"
         ));
-        let mut line = String::new();
-        stranger.output.read_line(&mut line).unwrap();
-        assert_eq!(line, "1\n", "the row is there, and locked");
+        assert_eq!(stranger.line(), "1\n", "the row is there, and locked");
         stranger
+    }
+
+    pub(crate) fn at(place: &Place<'_>) -> Stranger {
+        let mut command = place.server.session();
+        command.arg(&place.database).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut session = command.spawn().unwrap();
+        let (input, output) = (session.stdin.take().unwrap(), session.stdout.take().unwrap());
+        Stranger { session, input, output: BufReader::new(output) }
+    }
+
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        line
     }
 
     pub(crate) fn run(&mut self, statements: &str) {
@@ -35,9 +43,7 @@ impl Stranger {
 
     pub(crate) fn ends(mut self) {
         self.run("COMMIT; SELECT 'done';");
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        assert_eq!(line, "done\n");
+        assert_eq!(self.line(), "done\n");
     }
 }
 

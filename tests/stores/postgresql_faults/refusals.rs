@@ -131,7 +131,7 @@ fn clients_that_differ_in_durable_do_not_share_a_schema() {
 #[test]
 fn a_server_of_another_kind_is_told_apart() {
     let memcached = memlock_tests::server::Memcached::start();
-    let url = format!("postgresql://u@{}/d?io_timeout=20s", memcached.address());
+    let url = format!("postgresql://u@{}/d?io_timeout=300ms", memcached.address());
     let error = refused(&url);
     assert!(
         matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Unreachable),
