@@ -16,6 +16,9 @@ pub(crate) fn a_child_neither_uses_nor_ends_the_connections_of_its_parent(bench:
     let child = unsafe { libc::fork() };
     assert!(child >= 0, "it could not be forked");
     if child == 0 {
+        // A child that hangs is killed.
+        // SAFETY: alarm has no preconditions.
+        unsafe { libc::alarm(120) };
         let is_right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_child(client)));
         // SAFETY: _exit runs nothing of the parent's.
         unsafe { libc::_exit(if is_right.unwrap_or(false) { 0 } else { 1 }) }

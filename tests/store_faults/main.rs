@@ -13,48 +13,98 @@ mod losses;
 mod outages;
 mod races;
 
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use memlock_core::Client;
 use memlock_tests::process::Server;
+use memlock_tests::url;
 use stores::Store;
 
 /// A lease that no test outlasts.
-const LEASE: Duration = Duration::from_secs(30);
+const LEASE: Duration = Duration::from_secs(300);
 /// For what must happen, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// The timeouts of clients that meet a server which does not reply.
-const QUICK: &str = "connect_timeout=500ms&io_timeout=500ms";
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The timeouts of clients that meet a server which does not reply. A test must allow for a server
+/// that is slow to.
+const QUICK: Duration = Duration::from_millis(500);
 
-/// A server of the test's own.
+/// The servers of a store: one that all tests share which leave it running, and one for those that
+/// kill or freeze it, one after the other.
+struct Servers {
+    shared: OnceLock<Box<dyn Server>>,
+    victim: Mutex<Option<Box<dyn Server>>>,
+}
+
+impl Servers {
+    const fn new() -> Servers {
+        Servers { shared: OnceLock::new(), victim: Mutex::new(None) }
+    }
+}
+
+enum Lent {
+    Shared(&'static dyn Server),
+    Victim(MutexGuard<'static, Option<Box<dyn Server>>>),
+}
+
+/// A server of the store, and a prefix of the test's own. The server runs at the beginning.
 struct Bench {
-    server: Box<dyn Server>,
+    server: Lent,
+    prefix: String,
     keeps_when_killed: bool,
 }
 
 impl Bench {
-    fn new(store: &Store) -> Bench {
-        Bench { server: (store.server.unwrap())(), keeps_when_killed: store.keeps_when_killed }
+    fn shared(store: &Store, servers: &'static Servers) -> Bench {
+        let server = servers.shared.get_or_init(store.server.unwrap());
+        Bench::new(store, Lent::Shared(server.as_ref()))
+    }
+
+    fn victim(store: &Store, servers: &'static Servers) -> Bench {
+        let mut victim = servers.victim.lock().unwrap_or_else(|failed| {
+            // A test has failed in the middle.
+            servers.victim.clear_poison();
+            let mut victim = failed.into_inner();
+            *victim = None;
+            victim
+        });
+        victim.get_or_insert_with(store.server.unwrap());
+        Bench::new(store, Lent::Victim(victim))
+    }
+
+    fn new(store: &Store, server: Lent) -> Bench {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("prefix=t{}:", LAST.fetch_add(1, Ordering::Relaxed));
+        Bench { server, prefix, keeps_when_killed: store.keeps_when_killed }
+    }
+
+    fn server(&self) -> &dyn Server {
+        match &self.server {
+            Lent::Shared(server) => *server,
+            Lent::Victim(server) => server.as_deref().unwrap(),
+        }
+    }
+
+    fn url_at(&self, address: &str) -> String {
+        url::with(&self.server().url_at(address), &self.prefix)
     }
 
     fn client(&self) -> Client {
-        Client::connect(&self.server.url()).unwrap()
+        self.client_at(&self.server().process().address())
     }
 
-    /// A client at this address.
+    /// A client at this address, which waits for a slow machine.
     fn client_at(&self, address: &str) -> Client {
-        Client::connect(&self.server.url_at(address)).unwrap()
+        Client::connect(&url::patient(&self.url_at(address))).unwrap()
     }
 
-    /// A client that gives up soon, at this address.
-    fn quick_client(&self, address: &str) -> Client {
-        quick(&self.server.url_at(address))
+    /// A client that gives up after this time, at this address.
+    fn quick_client(&self, address: &str, timeout: Duration) -> Client {
+        let millis = timeout.as_millis();
+        let timeouts = format!("connect_timeout={millis}ms&io_timeout={millis}ms");
+        Client::connect(&url::with(&self.url_at(address), &timeouts)).unwrap()
     }
-}
-
-fn quick(url: &str) -> Client {
-    let separator = if url.contains('?') { '&' } else { '?' };
-    Client::connect(&format!("{url}{separator}{QUICK}")).unwrap()
 }
 
 /// Whether a lock is free, as another client sees it.
@@ -65,28 +115,30 @@ fn is_free(client: &Client, name: &str) -> bool {
 macro_rules! on_each_server {
     ($(($store:path: $name:ident))*) => {
         $(mod $name {
+            static SERVERS: crate::Servers = crate::Servers::new();
+
             macro_rules! behaviour {
-                ($suite:ident: $behaviour:ident) => {
+                ($server:ident: $suite:ident: $behaviour:ident) => {
                     #[test]
                     fn $behaviour() {
                         #[allow(clippy::wildcard_imports)]
                         use crate::stores::*;
-                        crate::$suite::$behaviour(&crate::Bench::new(&$store));
+                        crate::$suite::$behaviour(&crate::Bench::$server(&$store, &SERVERS));
                     }
                 };
             }
-            behaviour! { outages: a_killed_server_keeps_what_it_promises }
-            behaviour! { outages: waiters_outlive_a_restart }
-            behaviour! { outages: a_renewed_lock_is_reported_lost_or_kept_across_a_restart }
-            behaviour! { outages: a_frozen_server_holds_no_call_up }
-            behaviour! { outages: cut_connections_are_replaced_without_a_word }
-            behaviour! { outages: a_server_that_is_not_there_is_unreachable }
-            behaviour! { losses: any_burst_may_be_lost }
-            behaviour! { losses: a_late_reply_is_never_taken_for_another }
-            behaviour! { races: fences_rise_in_the_order_of_holding }
-            behaviour! { races: of_many_attempts_one_is_granted }
-            behaviour! { races: permits_are_never_exceeded }
-            behaviour! { forks: a_child_neither_uses_nor_ends_the_connections_of_its_parent }
+            behaviour! { victim: outages: a_killed_server_keeps_what_it_promises }
+            behaviour! { victim: outages: waiters_outlive_a_restart }
+            behaviour! { victim: outages: a_renewed_lock_is_reported_lost_or_kept_across_a_restart }
+            behaviour! { victim: outages: a_frozen_server_holds_no_call_up }
+            behaviour! { shared: outages: cut_connections_are_replaced_without_a_word }
+            behaviour! { shared: outages: a_server_that_is_not_there_is_unreachable }
+            behaviour! { shared: losses: any_burst_may_be_lost }
+            behaviour! { shared: losses: a_late_reply_is_never_taken_for_another }
+            behaviour! { shared: races: fences_rise_in_the_order_of_holding }
+            behaviour! { shared: races: of_many_attempts_one_is_granted }
+            behaviour! { shared: races: permits_are_never_exceeded }
+            behaviour! { shared: forks: a_child_neither_uses_nor_ends_the_connections_of_its_parent }
         })*
     };
 }

@@ -1,7 +1,7 @@
 //! Many holders, one after another, as fast as they can.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 
 use memlock_core::Release;
@@ -39,7 +39,7 @@ pub(crate) fn fences_rise_in_the_order_of_holding(bench: &Bench) {
 
 /// The same without a wait: the attempts of all threads hit the server together.
 pub(crate) fn of_many_attempts_one_is_granted(bench: &Bench) {
-    let (inside, granted) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let (inside, granted, last) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -49,6 +49,8 @@ pub(crate) fn of_many_attempts_one_is_granted(bench: &Bench) {
                     let Some(mut lock) = mutex.try_lock().unwrap() else { continue };
                     assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "granted twice");
                     granted.fetch_add(1, Ordering::SeqCst);
+                    let before = last.swap(lock.fence(), Ordering::SeqCst);
+                    assert_safe!(before < lock.fence(), "{} after {before}", lock.fence());
                     thread::yield_now();
                     assert_safe_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "granted twice");
                     assert_eq!(lock.unlock().unwrap(), Release::Released);

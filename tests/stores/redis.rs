@@ -6,6 +6,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use memlock_tests::launch::at_exit;
 use memlock_tests::process::{Program, Server, ServerProcess};
 
 use super::{Instance, Store};
@@ -72,6 +73,9 @@ impl Redis {
         let directory = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir(&directory).unwrap();
+        // Also if it is in a static, and so not dropped.
+        let files = directory.clone();
+        at_exit(move || drop(std::fs::remove_dir_all(files)));
         let args = args.iter().map(ToString::to_string).collect();
         let settings = Settings { program, directory: directory.clone(), args };
         Redis { process: ServerProcess::start(settings), directory }

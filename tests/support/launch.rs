@@ -6,12 +6,13 @@ use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
-use std::sync::OnceLock;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::cable;
+use crate::wire::lock;
 
 /// How long a server may take to answer after its start.
 pub const START_LIMIT: Duration = Duration::from_secs(60);
@@ -128,6 +129,27 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
         .send((command, namespace, done))
         .map_err(|_| io::Error::other("the spawning thread is gone"))?;
     spawned.recv().map_err(|_| io::Error::other("the spawning thread is gone"))?
+}
+
+/// Has this done when the process ends, and not when one ends that it has forked. What is in a static
+/// is not dropped.
+///
+/// # Panics
+/// When the C library has no room for it.
+pub fn at_exit(work: impl FnOnce() + Send + 'static) {
+    type Work = Box<dyn FnOnce() + Send>;
+    static ALL: Mutex<Vec<(u32, Work)>> = Mutex::new(Vec::new());
+    extern "C" fn run_all() {
+        let own = std::process::id();
+        let all = std::mem::take(&mut *lock(&ALL));
+        all.into_iter().filter(|(owner, _)| *owner == own).for_each(|(_, work)| work());
+    }
+    let mut all = lock(&ALL);
+    if all.is_empty() {
+        // SAFETY: the function may run at the end of the process: it uses nothing that ended.
+        assert_eq!(unsafe { libc::atexit(run_all) }, 0);
+    }
+    all.push((std::process::id(), Box::new(work)));
 }
 
 /// Kills and buries. Both fail only when it is gone already.

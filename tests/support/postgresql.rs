@@ -5,12 +5,11 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock};
 
-use crate::launch::{START_LIMIT, nobody, poll_until, run};
+use crate::launch::{START_LIMIT, at_exit, nobody, poll_until, run};
 use crate::process::{Program, Server, ServerProcess};
-use crate::wire::lock;
 
 /// A running server, and the files that it has. Everybody may log in as `memlock`, who owns the
 /// server.
@@ -232,24 +231,15 @@ fn kill_all(files: &Path) -> bool {
     poll_until(START_LIMIT, gone).is_some()
 }
 
-/// A server in a static is not dropped. Its processes and its files end with this process all the
-/// same, but not with one that it has forked.
+/// Also if it is in a static, and so not dropped.
 fn end_with_the_process(files: &Path) {
-    static FILES: Mutex<Vec<(u32, PathBuf)>> = Mutex::new(Vec::new());
-    extern "C" fn clear() {
-        let own = std::process::id();
-        let all = std::mem::take(&mut *lock(&FILES));
-        for (_, files) in all.iter().filter(|(owner, files)| *owner == own && files.exists()) {
-            kill_all(files);
+    let files = files.to_owned();
+    at_exit(move || {
+        if files.exists() {
+            kill_all(&files);
             let _ = fs::remove_dir_all(files);
         }
-    }
-    let mut all = lock(&FILES);
-    if all.is_empty() {
-        // SAFETY: the function may run at the end of the process: it uses nothing that ended.
-        assert_eq!(unsafe { libc::atexit(clear) }, 0);
-    }
-    all.push((std::process::id(), files.to_owned()));
+    });
 }
 
 /// Files of a server, which are made once in this process, and copied for each server.
