@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 
 use memlock_tests::server::Memcached;
+use memlock_tests::url;
 use serde_json::Value;
 
 use crate::tool::{done, memlock, memlock_at};
@@ -18,8 +19,7 @@ fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
 
 /// However slowly the server answers.
 fn examined(url: &str, more: &[&str]) -> (Option<i32>, Value) {
-    let url = format!("{url}{}io_timeout=20s", if url.contains('?') { '&' } else { '?' });
-    let said = done(memlock_at(&url, &[&["doctor", "--json"], more].concat()));
+    let said = done(memlock_at(&url::patient(url), &[&["doctor", "--json"], more].concat()));
     (said.code, serde_json::from_str(&said.out).unwrap_or_else(|why| panic!("{why}: {said:?}")))
 }
 

@@ -4,28 +4,40 @@ use std::fs;
 
 use memlock_tests::mysql::{MariaDb, PASSWORD};
 use memlock_tests::process::Server;
+use memlock_tests::url;
 
+use crate::run::Folder;
 use crate::tool::{Said, done, memlock_at};
 
 fn run(url: &str, args: &[&str]) -> Said {
-    done(memlock_at(url, args))
+    done(memlock_at(&url::patient(url), args))
 }
 
+/// All on one server, one after the other.
 #[test]
-fn commands_that_look_create_nothing_and_the_first_lock_does() {
+fn commands_say_what_a_table_of_locks_is_and_can() {
     let server = MariaDb::start_fast();
+    commands_that_look_create_nothing_and_the_first_lock_does(&server);
+    passwords_come_from_where_the_servers_own_programs_find_them(&server);
+    server.sql("SET GLOBAL read_only = 1");
+    let said = run(&server.url(), &["doctor"]);
+    assert!(said.code != Some(0) && said.out.contains("is read-only"), "{said:?}");
+}
+
+fn commands_that_look_create_nothing_and_the_first_lock_does(server: &MariaDb) {
     let url = server.url();
-    for args in [&["ls"][..], &["show", "x"], &["doctor"]] {
+    for (args, says) in
+        [(&["ls"][..], "the first lock creates it"), (&["show", "x"], ""), (&["doctor"], "")]
+    {
         let said = run(&url, args);
-        assert_eq!(said.code, Some(0), "{args:?}: {said:?}");
+        assert!(said.code == Some(0) && said.err.contains(says), "{args:?}: {said:?}");
     }
-    assert!(run(&url, &["ls"]).err.contains("the first lock creates it"));
     assert_eq!(server.sql("SHOW TABLES FROM locks"), "");
-    let inner = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock"), "show", "x"];
-    let said = run(&url, &inner);
-    assert!(said.code == Some(0) && said.out.contains("held"), "{said:?}");
-    let inner = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock"), "ls"];
-    assert!(run(&url, &inner).out.contains('x'));
+    for (inner, says) in [(&["show", "x"][..], "held"), (&["ls"], "x")] {
+        let outer = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock")];
+        let said = run(&url, &[&outer, inner].concat());
+        assert!(said.code == Some(0) && said.out.contains(says), "{said:?}");
+    }
     let said = run(&url, &["doctor"]);
     assert_eq!(said.code, Some(0), "{said:?}");
     for words in ["MariaDB", "takes writes", "innodb_flush_log_at_trx_commit=0", "wsrep_on is off"]
@@ -34,20 +46,14 @@ fn commands_that_look_create_nothing_and_the_first_lock_does() {
     }
     let said = run(&server.url_of_socket(), &["run", "x", "true"]);
     assert_eq!(said.code, Some(0), "{said:?}");
-    server.sql("SET GLOBAL read_only = 1");
-    let said = run(&url, &["doctor"]);
-    assert!(said.code != Some(0) && said.out.contains("is read-only"), "{said:?}");
 }
 
-#[test]
-fn passwords_come_from_where_the_servers_own_programs_find_them() {
-    let server = MariaDb::start_fast();
-    let without = server.url().replace(&format!(":{PASSWORD}"), "");
-    let home = std::env::temp_dir().join(format!("memlock-mysql-home-{}", std::process::id()));
-    fs::create_dir(&home).unwrap();
+fn passwords_come_from_where_the_servers_own_programs_find_them(server: &MariaDb) {
+    let without = url::patient(&server.url().replace(&format!(":{PASSWORD}"), ""));
+    let home = Folder::new("mysql-home");
     let run = |variable: Option<&str>| {
         let mut command = memlock_at(&without, &["run", "x", "true"]);
-        command.env("HOME", &home).env_remove("MYSQL_PWD");
+        command.env("HOME", &home.0).env_remove("MYSQL_PWD");
         if let Some(password) = variable {
             command.env("MYSQL_PWD", password);
         }
@@ -55,12 +61,8 @@ fn passwords_come_from_where_the_servers_own_programs_find_them() {
     };
     let said = run(None);
     assert!(said.code == Some(78) && said.err.contains("password"), "{said:?}");
-    let said = run(Some(PASSWORD));
-    assert_eq!(said.code, Some(0), "{said:?}");
-    fs::write(home.join(".my.cnf"), format!("[client]\npassword=\"{PASSWORD}\"\n")).unwrap();
-    let said = run(None);
-    assert_eq!(said.code, Some(0), "{said:?}");
-    let said = run(Some("another"));
-    assert_eq!(said.code, Some(78), "the variable comes first: {said:?}");
-    fs::remove_dir_all(home).unwrap();
+    assert_eq!(run(Some(PASSWORD)).code, Some(0));
+    fs::write(home.0.join(".my.cnf"), format!("[client]\npassword=\"{PASSWORD}\"\n")).unwrap();
+    assert_eq!(run(None).code, Some(0));
+    assert_eq!(run(Some("another")).code, Some(78), "the variable comes first");
 }

@@ -8,12 +8,18 @@ use std::process::Stdio;
 use memlock_tests::launch::{end, poll_until, spawn};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
+use memlock_tests::url;
 use serde_json::Value;
 
 use crate::tool::{PATIENCE, done, memlock_at};
 
 fn run(url: &str, args: &[&str]) -> crate::tool::Said {
-    done(memlock_at(url, args))
+    done(memlock_at(&url::patient(url), args))
+}
+
+/// The URL of a schema of a test's own.
+fn schema(url: &str, name: &str) -> String {
+    url::with(url, &format!("schema={name}"))
 }
 
 fn findings(url: &str) -> Vec<Value> {
@@ -23,40 +29,41 @@ fn findings(url: &str) -> Vec<Value> {
 }
 
 fn finding(url: &str, what: &str) -> Value {
-    // A server that is slow to answer is reported instead.
-    let look = || findings(url).into_iter().find(|finding| finding["what"] == what);
-    poll_until(PATIENCE, look).unwrap_or_else(|| panic!("no {what}: {:?}", findings(url)))
+    let found = findings(url);
+    let finding = found.iter().find(|finding| finding["what"] == what);
+    finding.unwrap_or_else(|| panic!("no {what}: {found:?}")).clone()
 }
 
 #[test]
 fn commands_that_look_create_nothing_and_the_first_lock_does() {
-    let server = Postgresql::start();
-    // Creating a schema may wait for a busy disk.
-    let url = format!("{}?io_timeout=20s", server.url());
-    for args in [&["ls"][..], &["show", "x"], &["doctor"]] {
+    let server = Postgresql::shared();
+    let url = schema(&server.url(), "looked_at");
+    for (args, says) in
+        [(&["ls"][..], "the first lock creates them"), (&["show", "x"], ""), (&["doctor"], "")]
+    {
         let said = run(&url, args);
-        assert_eq!(said.code, Some(0), "{args:?}: {said:?}");
+        assert!(said.code == Some(0) && said.err.contains(says), "{args:?}: {said:?}");
     }
-    assert!(run(&url, &["ls"]).err.contains("the first lock creates them"));
-    assert_eq!(server.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'memlock'"), "0");
-    let inner = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock"), "show", "x"];
-    let said = run(&url, &inner);
-    assert!(said.code == Some(0) && said.out.contains("held"), "{said:?}");
-    let inner = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock"), "ls"];
-    assert!(run(&url, &inner).out.contains('x'));
+    assert_eq!(server.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'looked_at'"), "0");
+    for (inner, says) in [(&["show", "x"][..], "held"), (&["ls"], "x")] {
+        let outer = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock")];
+        let said = run(&url, &[&outer, inner].concat());
+        assert!(said.code == Some(0) && said.out.contains(says), "{said:?}");
+    }
     let said = run(&url, &["doctor"]);
     assert_eq!(said.code, Some(0), "{said:?}");
     assert!(said.out.contains("is a primary") && said.out.contains("not logged"), "{said:?}");
-    let said = run(&format!("{}&io_timeout=20s", server.socket_url()), &["run", "x", "true"]);
+    let said = run(&schema(&server.socket_url(), "looked_at"), &["run", "x", "true"]);
     assert_eq!(said.code, Some(0), "{said:?}");
 }
 
 /// What the command prints is all that somebody else has to run.
 #[test]
 fn the_printed_schema_is_the_one_that_is_used() {
-    let server = Postgresql::start();
+    let server = Postgresql::shared();
     let url = format!("{}?schema=Locks&durable=yes", server.url());
-    let said = run("memory://x", &["doctor", "--print-schema", &url]);
+    let print = |url: &str| done(memlock_at("memory://x", &["doctor", "--print-schema", url]));
+    let said = print(&url);
     assert_eq!(said.code, Some(0), "{said:?}");
     server.sql(&said.out);
     server.sql(&said.out);
@@ -71,17 +78,18 @@ fn the_printed_schema_is_the_one_that_is_used() {
     let said = run(&plain, &["run", "x", "true"]);
     assert_eq!(said.code, Some(0), "{said:?}");
     for (name, text) in [("postgresql", "UNLOGGED"), ("postgres", "\"memlock\".items")] {
-        let said = run("memory://x", &["doctor", "--print-schema", name]);
+        let said = print(name);
         assert!(said.out.contains(text), "{said:?}");
     }
-    let said = run("memory://x", &["doctor", "--print-schema", "memcached"]);
+    let said = print("memcached");
     assert!(said.code == Some(78) && said.err.contains("postgresql"), "{said:?}");
 }
 
 #[test]
 fn doctor_names_who_makes_locks_slow_and_what_is_unfit() {
-    let server = Postgresql::start();
-    let url = server.url();
+    let server = Postgresql::shared();
+    server.sql("CREATE ROLE examiner LOGIN SUPERUSER");
+    let url = schema(&server.url().replace("memlock@", "examiner@"), "examined");
     assert_eq!(run(&url, &["run", "x", "true"]).code, Some(0));
     assert_eq!(finding(&url, "snapshots")["verdict"], "ok");
     let mut psql = server.psql();
@@ -96,26 +104,26 @@ fn doctor_names_who_makes_locks_slow_and_what_is_unfit() {
         let found = finding(&url, "snapshots");
         found["said"].as_str().unwrap().contains(&session).then_some(())
     };
-    assert!(poll_until(PATIENCE * 4, named).is_some(), "nobody names process {session}");
+    assert!(poll_until(PATIENCE, named).is_some(), "nobody names process {session}");
     end(&mut child);
-    let other = format!("{url}?durable=yes");
-    let tables = finding(&other, "tables");
+    let tables = finding(&url::with(&url, "durable=yes"), "tables");
     assert_eq!(tables["verdict"], "bad", "{tables}");
-    server.sql("ALTER ROLE memlock SET default_transaction_read_only = on");
+    server.sql("ALTER ROLE examiner SET default_transaction_read_only = on");
     assert_eq!(finding(&url, "role")["verdict"], "bad");
 }
 
 /// As PostgreSQL's own programs take it.
 #[test]
 fn passwords_come_from_the_environment_and_from_the_file() {
-    let server = Postgresql::start();
+    let server = Postgresql::shared();
     server.sql("CREATE ROLE locker LOGIN PASSWORD 'geheim'");
-    server.sql("GRANT CREATE ON DATABASE postgres TO locker");
+    server.sql("GRANT CONNECT, CREATE ON DATABASE postgres TO locker");
     let hba = server.files().join("data/pg_hba.conf");
     let text = fs::read_to_string(&hba).unwrap();
     fs::write(&hba, format!("host all locker all scram-sha-256\n{text}")).unwrap();
     server.sql("SELECT pg_reload_conf()");
-    let url = format!("{}?io_timeout=20s", server.url().replace("memlock@", "locker@"));
+    let url = schema(&server.url().replace("memlock@", "locker@"), "of_locker");
+    let url = url::patient(&url);
     let file = server.files().join("passwords");
     let command = |name: &str, value: &str| {
         let mut command = memlock_at(&url, &["run", "x", "true"]);

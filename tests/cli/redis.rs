@@ -3,13 +3,14 @@
 use std::process::Command;
 
 use memlock_tests::process::Server;
+use memlock_tests::url;
 use serde_json::Value;
 
 use crate::stores::redis::{Redis, reply};
 use crate::tool::{Said, done, fed, memlock_at};
 
 fn at(server: &Redis, args: &[&str]) -> Command {
-    memlock_at(&server.url(), args)
+    memlock_at(&url::patient(&server.url()), args)
 }
 
 fn run(server: &Redis, args: &[&str]) -> Said {
@@ -78,7 +79,7 @@ fn what_is_no_lock_does_not_disturb_the_list() {
 }
 
 fn examined(url: &str) -> (Option<i32>, Value) {
-    let said = done(memlock_at(url, &["doctor", "--json"]));
+    let said = done(memlock_at(&url::patient(url), &["doctor", "--json"]));
     let report = json(&said);
     (said.code, report)
 }

@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use memlock_tests::launch::poll_until;
 use memlock_tests::server::Memcached;
+use memlock_tests::url;
 
 /// For what must happen, however slow the machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The binary.
 pub(crate) fn path() -> PathBuf {
@@ -22,7 +23,7 @@ pub(crate) fn path() -> PathBuf {
 
 /// The command on this server, however slowly that answers.
 pub(crate) fn memlock(server: &Memcached, args: &[&str]) -> Command {
-    memlock_at(&format!("{}?io_timeout=20s", server.url()), args)
+    memlock_at(&url::patient(&server.url()), args)
 }
 
 /// The command with this URL, and with nothing else of our environment that it heeds.

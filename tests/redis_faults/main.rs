@@ -34,20 +34,25 @@ use std::time::Duration;
 
 use memlock_core::{Client, Error, ErrorKind};
 use memlock_tests::process::Server;
+use memlock_tests::url;
 use stores::redis::Redis;
 
 /// A lease that no test outlasts.
-const LEASE: Duration = Duration::from_secs(30);
+const LEASE: Duration = Duration::from_secs(300);
 /// For what must happen, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
+/// A client that waits for a slow machine.
 fn client(server: &Redis) -> Client {
-    Client::connect(&server.url()).unwrap()
+    Client::connect(&url::patient(&server.url())).unwrap()
 }
 
 /// The error of an attempt to lock `m` at this URL.
 fn refusal(url: &str) -> Error {
-    let client = match Client::connect(url) {
+    // One that waits for a slow machine, unless the URL says otherwise.
+    let is_patient = url.contains("_timeout=");
+    let url = if is_patient { url.to_owned() } else { url::patient(url) };
+    let client = match Client::connect(&url) {
         Ok(client) => client,
         Err(error) => return error,
     };

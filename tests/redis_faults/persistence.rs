@@ -57,25 +57,6 @@ fn fences_rise_although_the_data_is_replaced_under_a_running_client() {
     }
 }
 
-#[test]
-fn the_append_only_file_keeps_locks_across_a_kill() {
-    let server = Redis::start(&["--appendonly", "yes", "--appendfsync", "everysec"]);
-    let client = client(&server);
-    let mutex = client.mutex("m", LEASE).unwrap();
-    let mut lock = mutex.try_lock().unwrap().unwrap();
-    thread::sleep(UNCHECKED);
-    // What the server has written to the kernel survives the kill of the server.
-    server.restart();
-    assert!(lock.check().unwrap());
-    assert_safe!(
-        crate::client(&server).mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(),
-        "held twice"
-    );
-    let fence = lock.fence();
-    assert_eq!(lock.unlock().unwrap(), Release::Released);
-    assert_safe!(mutex.try_lock().unwrap().unwrap().fence() > fence, "the fence did not rise");
-}
-
 /// Starts a replica, and waits until it has the data.
 fn replica_of(primary: &Redis) -> Redis {
     let port = primary.process().port().to_string();

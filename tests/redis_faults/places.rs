@@ -4,19 +4,13 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
-use std::time::Duration;
 
 use memlock_core::{Client, ErrorKind};
-use memlock_tests::assert_safe;
 use memlock_tests::launch::until;
 use memlock_tests::process::Server;
-use memlock_tests::stopwatch::Stopwatch;
 
 use crate::stores::redis::{Redis, reply};
 use crate::{LEASE, PATIENCE, client, refused, works};
-
-/// A connection that was idle for so long is checked before it is used again.
-const UNCHECKED: Duration = Duration::from_millis(150);
 
 fn url_of(socket: &Path) -> String {
     format!("redis+unix://{}", socket.display())
@@ -53,13 +47,9 @@ fn a_unix_socket_is_as_good_as_a_port() {
     server.process().pause();
     let full: Vec<_> = (0..600).map_while(|_| connect_at_once(&socket)).collect();
     assert!(full.len() < 600, "the queue has no end");
-    let watch = Stopwatch::start();
-    refused(
-        &format!("{url}?connect_timeout=300ms&io_timeout=300ms"),
-        ErrorKind::Unreachable,
-        "redis.sock",
-    );
-    assert!(watch.elapsed() < Duration::from_secs(2), "{:?}", watch.elapsed());
+    // It ends while the server stands still.
+    let quick = format!("{url}?connect_timeout=300ms&io_timeout=300ms");
+    refused(&quick, ErrorKind::Unreachable, "redis.sock");
     server.process().resume();
     drop(full);
     drop(server);
@@ -137,56 +127,6 @@ fn a_unix_socket_that_may_not_be_used_is_named() {
     fs::remove_dir_all(&directory).unwrap();
 }
 
-#[test]
-fn a_server_that_is_down_affects_its_own_locks_alone() {
-    let servers = [Redis::start(&[]), Redis::start(&[]), Redis::start(&[])];
-    let [a, b, c] = &servers;
-    let hosts = servers.iter().map(|server| server.process().address()).collect::<Vec<_>>();
-    let url = format!("redis://{}", hosts.join(","));
-    let client = Client::connect(&url).unwrap();
-    let mut load = [0; 3];
-    for number in 0..90 {
-        let name = format!("m{number}");
-        let lock = client.mutex(&name, LEASE).unwrap().try_lock().unwrap().unwrap();
-        let places: Vec<usize> = servers
-            .iter()
-            .map(|server| server.reply(&["EXISTS", &format!("lock:{name}")]))
-            .collect();
-        assert_eq!(places.iter().sum::<usize>(), 1, "{name}");
-        load[places.iter().position(|&place| place == 1).unwrap()] += 1;
-        drop(lock);
-    }
-    assert!(load.iter().all(|&share| share > 10), "{load:?}");
-    b.process().kill();
-    thread::sleep(UNCHECKED);
-    let reversed = hosts.iter().rev().cloned().collect::<Vec<_>>().join(",");
-    let other = Client::connect(&format!("redis://{reversed}")).unwrap();
-    let (mut up, mut down) = (0, 0);
-    for number in 0..90 {
-        let name = format!("m{number}");
-        let ours = client.mutex(&name, LEASE).unwrap().try_lock();
-        match ours {
-            Ok(lock) => {
-                let _lock = lock.unwrap();
-                let theirs = other.mutex(&name, LEASE).unwrap().try_lock().unwrap();
-                assert_safe!(theirs.is_none(), "{name} is granted twice");
-                up += 1;
-            }
-            Err(error) => {
-                assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-                assert!(error.to_string().contains(&hosts[1]), "{error}");
-                down += 1;
-            }
-        }
-    }
-    assert_eq!((up, down), (load[0] + load[2], load[1]));
-    b.restart();
-    for number in 0..90 {
-        assert!(client.mutex(format!("m{number}"), LEASE).unwrap().try_lock().unwrap().is_some());
-    }
-    let _ = (a, c);
-}
-
 /// Asked of a server that knows: the slots of a lock's own items.
 #[test]
 fn the_items_of_a_lock_are_in_one_slot() {
@@ -202,14 +142,11 @@ fn the_items_of_a_lock_are_in_one_slot() {
         let mut admin = server.connection();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| other.mutex(name, LEASE).unwrap().lock_for(PATIENCE));
-            let keys = loop {
-                let keys: Vec<String> = reply(&mut admin, &["KEYS", "*lock:*"]);
-                if keys.len() == 2 {
-                    break keys;
-                }
-                assert!(!waiter.is_finished());
-                thread::yield_now();
-            };
+            let mut keys: Vec<String> = Vec::new();
+            until("it waits", || {
+                keys = reply(&mut admin, &["KEYS", "*lock:*"]);
+                keys.len() == 2
+            });
             assert_eq!(slot(&keys[0]), slot(&keys[1]), "{keys:?}");
             drop(lock);
             drop(waiter.join().unwrap().unwrap().unwrap());

@@ -95,10 +95,10 @@ fn a_server_that_is_loading_or_busy_is_unreachable_until_it_is_not() {
         let reload =
             scope.spawn(|| reply::<()>(&mut server.connection(), &["DEBUG", "RELOAD", "NOSAVE"]));
         let error = poll_until(PATIENCE, || answered(&client, "n"));
+        let () = reply(&mut admin, &["CONFIG", "SET", "key-load-delay", "0"]);
         let error = error.expect("it loads without a pause");
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
         assert!(error.to_string().contains("loading"), "{error}");
-        let () = reply(&mut admin, &["CONFIG", "SET", "key-load-delay", "0"]);
         reload.join().unwrap();
     });
     assert!(lock.check().unwrap());

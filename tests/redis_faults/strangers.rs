@@ -17,7 +17,7 @@ use crate::{LEASE, refusal};
 
 const TIMEOUTS: &str = "connect_timeout=300ms&io_timeout=300ms";
 /// For servers that answer at once: on a busy machine, a wrong reply must not look like none.
-const PATIENT: &str = "connect_timeout=3s&io_timeout=3s";
+const PATIENT: &str = "connect_timeout=20s&io_timeout=20s";
 /// A handshake and a batch, each within three times the timeout, and a little more.
 const LIMIT: Duration = Duration::from_millis(2500);
 /// No client reads more of an endless reply.

@@ -1,7 +1,7 @@
 //! Encrypted connections.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::TcpListener;
 use std::panic::AssertUnwindSafe;
 use std::path::PathBuf;
@@ -13,14 +13,15 @@ use std::time::Duration;
 use memlock_core::{Client, ErrorKind};
 use memlock_tests::launch::{ReservedPort, until};
 use memlock_tests::process::Server;
-use memlock_tests::stopwatch::Stopwatch;
 
 use crate::stores::redis::{Redis, reply};
 use crate::{LEASE, PATIENCE, client, refusal, refused, works};
 
 /// A connection that was idle for so long is checked before it is used again.
 const UNCHECKED: Duration = Duration::from_millis(150);
-const QUICK: &str = "connect_timeout=2s&io_timeout=2s";
+const PATIENT: &str = "connect_timeout=20s&io_timeout=20s";
+
+const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
 
 /// Certificate authorities and certificates, made by the command `openssl`.
 struct Certificates(PathBuf);
@@ -40,23 +41,9 @@ impl Certificates {
         for ca in ["ca", "other-ca"] {
             let subject = format!("/CN={ca}");
             let (key, certificate) = (format!("{ca}.key"), format!("{ca}.crt"));
-            made.openssl(&[
-                "req",
-                "-x509",
-                "-newkey",
-                "ec",
-                "-pkeyopt",
-                "ec_paramgen_curve:prime256v1",
-                "-nodes",
-                "-days",
-                "2",
-                "-subj",
-                &subject,
-                "-keyout",
-                &key,
-                "-out",
-                &certificate,
-            ]);
+            made.openssl(&format!(
+                "req -x509 {NEW_KEY} -days 2 -subj {subject} -keyout {key} -out {certificate}"
+            ));
             let configuration = format!(
                 "[ca]\ndefault_ca=own\n[own]\ndatabase={ca}.db\nserial={ca}.serial\nnew_certs_dir=.\n\
                  default_md=sha256\npolicy=any\ncopy_extensions=copy\nunique_subject=no\n\
@@ -80,51 +67,20 @@ impl Certificates {
     fn sign(&self, name: &str, ca: &str, names: &str, (from, to): (&str, &str)) {
         let (key, request) = (format!("{name}.key"), format!("{name}.csr"));
         let (subject, extension) = (format!("/CN={name}"), format!("subjectAltName={names}"));
-        self.openssl(&[
-            "req",
-            "-new",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-subj",
-            &subject,
-            "-addext",
-            &extension,
-            "-keyout",
-            &key,
-            "-out",
-            &request,
-        ]);
-        let (configuration, certificate) = (format!("{ca}.cnf"), format!("{name}.crt"));
-        let (authority, authority_key) = (format!("{ca}.crt"), format!("{ca}.key"));
-        self.openssl(&[
-            "ca",
-            "-batch",
-            "-notext",
-            "-config",
-            &configuration,
-            "-cert",
-            &authority,
-            "-keyfile",
-            &authority_key,
-            "-in",
-            &request,
-            "-startdate",
-            from,
-            "-enddate",
-            to,
-            "-out",
-            &certificate,
-        ]);
+        self.openssl(&format!(
+            "req -new {NEW_KEY} -subj {subject} -addext {extension} -keyout {key} -out {request}"
+        ));
+        let signed = format!("-in {request} -startdate {from} -enddate {to} -out {name}.crt");
+        self.openssl(&format!(
+            "ca -batch -notext -config {ca}.cnf -cert {ca}.crt -keyfile {ca}.key {signed}"
+        ));
     }
 
-    fn openssl(&self, args: &[&str]) {
-        let output = Command::new("openssl").args(args).current_dir(&self.0).output();
+    fn openssl(&self, args: &str) {
+        let output = Command::new("openssl").args(args.split(' ')).current_dir(&self.0).output();
         let output = output.expect("these tests need the command openssl");
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "openssl {args:?}: {said}");
+        assert!(output.status.success(), "openssl {args}: {said}");
     }
 
     fn write(&self, name: &str, text: &str) {
@@ -149,17 +105,11 @@ impl Encrypted {
         let number = port.number().to_string();
         let (key, ca) = (made.path(&format!("{certificate}.key")), made.path("ca.crt"));
         let certificate = made.path(&format!("{certificate}.crt"));
-        let tls = [
-            "--tls-port",
-            &number,
-            "--tls-cert-file",
-            &certificate,
-            "--tls-key-file",
-            &key,
-            "--tls-ca-cert-file",
-            &ca,
-            "--tls-auth-clients",
-        ];
+        let tls = format!(
+            "--tls-port {number} --tls-cert-file {certificate} --tls-key-file {key} \
+             --tls-ca-cert-file {ca} --tls-auth-clients"
+        );
+        let tls: Vec<&str> = tls.split(' ').collect();
         let args = if args.is_empty() { &["no"] } else { args };
         Encrypted { redis: Redis::start(&[&tls[..], args].concat()), port }
     }
@@ -175,8 +125,7 @@ fn everything_works_over_tls_and_connections_are_kept() {
     for version in ["TLSv1.2", "TLSv1.3"] {
         let server = Encrypted::start("server", &["no", "--tls-protocols", version]);
         // A reply that is late on a busy machine would cost the connection.
-        let patient = "connect_timeout=20s&io_timeout=20s";
-        let client = Client::connect(&server.url("127.0.0.1", patient)).unwrap();
+        let client = Client::connect(&server.url("127.0.0.1", PATIENT)).unwrap();
         let mut admin = server.redis.connection();
         let mut connections = move || {
             let stats: String = reply(&mut admin, &["INFO", "stats"]);
@@ -205,7 +154,7 @@ fn everything_works_over_tls_and_connections_are_kept() {
         assert_eq!(connections(), before, "{version}: connections were dropped");
         // By name as well, and beside a client without TLS.
         let other = crate::client(&server.redis);
-        let named = Client::connect(&server.url("localhost", "")).unwrap();
+        let named = Client::connect(&server.url("localhost", PATIENT)).unwrap();
         let lock = other.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
         thread::scope(|scope| {
             let waiter = scope.spawn(|| named.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
@@ -226,13 +175,13 @@ fn a_server_that_cannot_be_verified_is_refused_with_the_reason() {
     let server = Encrypted::start("server", &[]);
     let other = format!("tls_ca={}", made.path("other-ca.crt"));
     let own = format!("tls_ca={}", made.path("ca.crt"));
-    let right = server.url("127.0.0.1", QUICK);
+    let right = server.url("127.0.0.1", PATIENT);
     works(&Client::connect(&right).unwrap(), "m");
     for (what, url, says) in [
         ("another authority", right.replace(&own, &other), "UnknownIssuer"),
         ("the host's authorities", right.replace(&own, "pool=1"), "UnknownIssuer"),
-        ("another name", Encrypted::start("elsewhere", &[]).url("127.0.0.1", QUICK), "127.0.0.1"),
-        ("over", Encrypted::start("expired", &[]).url("127.0.0.1", QUICK), "xpired"),
+        ("another name", Encrypted::start("elsewhere", &[]).url("127.0.0.1", PATIENT), "127.0.0.1"),
+        ("over", Encrypted::start("expired", &[]).url("127.0.0.1", PATIENT), "xpired"),
     ] {
         let error = refusal(&url);
         // Where the host has no authorities, the URL is at fault.
@@ -251,9 +200,9 @@ fn both_ends_have_to_agree_on_tls() {
     let server = Encrypted::start("server", &[]);
     let plain = server.redis.process().address();
     let ca = Certificates::get().path("ca.crt");
-    let url = format!("rediss://{plain}?tls_ca={ca}&{QUICK}");
+    let url = format!("rediss://{plain}?tls_ca={ca}&{PATIENT}");
     refused(&url, ErrorKind::Unreachable, "Is TLS on there");
-    let url = format!("redis://127.0.0.1:{}?{QUICK}", server.port.number());
+    let url = format!("redis://127.0.0.1:{}?{PATIENT}", server.port.number());
     let error = refusal(&url);
     assert!([ErrorKind::Unreachable, ErrorKind::Protocol].contains(&error.kind()), "{error}");
     assert!(error.to_string().contains("rediss://"), "{error}");
@@ -265,10 +214,10 @@ fn a_client_has_a_certificate_where_the_server_asks_for_one() {
     let server = Encrypted::start("server", &["yes"]);
     let own = |name: &str, key: &str| {
         let (certificate, key) = (made.path(name), made.path(key));
-        server.url("127.0.0.1", &format!("{QUICK}&tls_cert={certificate}&tls_key={key}"))
+        server.url("127.0.0.1", &format!("{PATIENT}&tls_cert={certificate}&tls_key={key}"))
     };
     works(&Client::connect(&own("client.crt", "client.key")).unwrap(), "m");
-    let error = refusal(&server.url("127.0.0.1", QUICK));
+    let error = refusal(&server.url("127.0.0.1", PATIENT));
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().to_lowercase().contains("certificate"), "{error}");
     let error = refusal(&own("stranger.crt", "stranger.key"));
@@ -306,7 +255,8 @@ fn files_that_cannot_be_used_are_named() {
     refused("redis://127.0.0.1?tls_ca=/x", ErrorKind::Config, "tls_ca");
 }
 
-/// A server that accepts, and says nothing, or very little.
+/// A server that accepts, and says nothing, or very little. For a minute, so that no other timeout
+/// than this one can end it.
 #[test]
 fn the_handshake_ends_with_the_timeout_for_connecting() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -317,25 +267,22 @@ fn the_handshake_ends_with_the_timeout_for_connecting() {
             let mut stream = stream.unwrap();
             drips = !drips;
             thread::spawn(move || {
-                let text = [&[0x16, 3, 3, 0x40, 0, 2][..], &[0; 100]].concat();
-                for byte in text {
-                    if drips && stream.write_all(&[byte]).is_err() {
+                let start = &[0x16, 3, 3, 0x40, 0, 2][..];
+                for byte in start.iter().chain(&[0; 600]) {
+                    if drips && stream.write_all(&[*byte]).is_err() {
                         return;
                     }
                     thread::sleep(Duration::from_millis(100));
                 }
-                let _ = stream.read(&mut [0; 4096]);
             });
         }
     });
     let ca = Certificates::get().path("ca.crt");
-    for what in ["drips", "is silent"] {
+    for _ in ["drips", "is silent"] {
         let url = format!(
-            "rediss://{address}?tls_ca={ca}&connect_timeout=400ms&io_timeout=5s&outage=0.1s"
+            "rediss://{address}?tls_ca={ca}&connect_timeout=400ms&io_timeout=600s&outage=0.1s"
         );
-        let watch = Stopwatch::start();
         refused(&url, ErrorKind::Unreachable, "timed out");
-        assert!(watch.elapsed() < Duration::from_millis(1500), "{what}: {:?}", watch.elapsed());
     }
 }
 
@@ -363,7 +310,7 @@ fn signals_do_not_break_a_handshake() {
         });
         let outcome = std::panic::catch_unwind(AssertUnwindSafe(|| {
             for _ in 0..50 {
-                let client = Client::connect(&server.url("127.0.0.1", "")).unwrap();
+                let client = Client::connect(&server.url("127.0.0.1", PATIENT)).unwrap();
                 drop(client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap());
             }
         }));

@@ -13,11 +13,13 @@ mod losses;
 mod outages;
 mod races;
 
+use std::ops::Deref;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use memlock_core::Client;
+use memlock_tests::one_by_one::OneByOne;
 use memlock_tests::process::Server;
 use memlock_tests::url;
 use stores::Store;
@@ -31,59 +33,42 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const QUICK: Duration = Duration::from_millis(500);
 
 /// The servers of a store: one that all tests share which leave it running, and one for those that
-/// kill or freeze it, one after the other.
+/// kill or freeze it.
 struct Servers {
     shared: OnceLock<Box<dyn Server>>,
-    victim: Mutex<Option<Box<dyn Server>>>,
+    victim: OneByOne<Box<dyn Server>>,
 }
 
 impl Servers {
     const fn new() -> Servers {
-        Servers { shared: OnceLock::new(), victim: Mutex::new(None) }
+        Servers { shared: OnceLock::new(), victim: OneByOne::new() }
     }
-}
-
-enum Lent {
-    Shared(&'static dyn Server),
-    Victim(MutexGuard<'static, Option<Box<dyn Server>>>),
 }
 
 /// A server of the store, and a prefix of the test's own. The server runs at the beginning.
 struct Bench {
-    server: Lent,
+    server: Box<dyn Deref<Target = Box<dyn Server>> + Sync>,
     prefix: String,
     keeps_when_killed: bool,
 }
 
 impl Bench {
     fn shared(store: &Store, servers: &'static Servers) -> Bench {
-        let server = servers.shared.get_or_init(store.server.unwrap());
-        Bench::new(store, Lent::Shared(server.as_ref()))
+        Bench::new(store, servers.shared.get_or_init(store.server.unwrap()))
     }
 
     fn victim(store: &Store, servers: &'static Servers) -> Bench {
-        let mut victim = servers.victim.lock().unwrap_or_else(|failed| {
-            // A test has failed in the middle.
-            servers.victim.clear_poison();
-            let mut victim = failed.into_inner();
-            *victim = None;
-            victim
-        });
-        victim.get_or_insert_with(store.server.unwrap());
-        Bench::new(store, Lent::Victim(victim))
+        Bench::new(store, servers.victim.lend(store.server.unwrap()))
     }
 
-    fn new(store: &Store, server: Lent) -> Bench {
+    fn new(store: &Store, server: impl Deref<Target = Box<dyn Server>> + Sync + 'static) -> Bench {
         static LAST: AtomicU32 = AtomicU32::new(0);
         let prefix = format!("prefix=t{}:", LAST.fetch_add(1, Ordering::Relaxed));
-        Bench { server, prefix, keeps_when_killed: store.keeps_when_killed }
+        Bench { server: Box::new(server), prefix, keeps_when_killed: store.keeps_when_killed }
     }
 
     fn server(&self) -> &dyn Server {
-        match &self.server {
-            Lent::Shared(server) => *server,
-            Lent::Victim(server) => server.as_deref().unwrap(),
-        }
+        self.server.as_ref().deref().as_ref()
     }
 
     fn url_at(&self, address: &str) -> String {

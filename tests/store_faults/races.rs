@@ -10,7 +10,7 @@ use memlock_tests::{assert_safe, assert_safe_eq};
 use crate::{Bench, LEASE, PATIENCE};
 
 const THREADS: usize = 8;
-const ROUNDS: usize = 60;
+const ROUNDS: usize = 24;
 
 /// A number that is drawn before the server has locked the row is no fence: the next holder may have
 /// drawn a smaller one. Each thread has a client of its own, as processes have.
@@ -45,7 +45,7 @@ pub(crate) fn of_many_attempts_one_is_granted(bench: &Bench) {
             scope.spawn(|| {
                 let client = bench.client();
                 let mutex = client.mutex("m", LEASE).unwrap();
-                for _ in 0..10 * ROUNDS {
+                for _ in 0..25 * ROUNDS {
                     let Some(mut lock) = mutex.try_lock().unwrap() else { continue };
                     assert_safe_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "granted twice");
                     granted.fetch_add(1, Ordering::SeqCst);

@@ -14,11 +14,13 @@
 //! - [`frozen`]: a clock that stands still.
 //! - [`stopwatch`]: measures upper bounds on elapsed time, also on a busy machine.
 //! - [`history`]: what the clients of a test write down; [`check`]: what it must show.
+//! - [`certificate`]: for servers with TLS.
 //! - [`chance`]: random numbers from a seed.
 //! - [`cable`]: a second host, as far as the network can tell.
 //! - [`disk`]: a small disk that can be filled.
 //! - [`mysql`]: real MariaDB servers.
 //! - [`url`]: URLs with further parameters.
+//! - [`one_by_one`]: a server that several tests use, one after the other.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
 //! - [`witness`]: holding a lock by other means as well.
 //!
@@ -29,6 +31,7 @@
 #![allow(clippy::panic, clippy::expect_used)]
 
 pub mod cable;
+pub mod certificate;
 pub mod chance;
 pub mod check;
 pub mod cost;
@@ -42,6 +45,7 @@ pub mod hosts;
 pub mod intercepted;
 pub mod launch;
 pub mod mysql;
+pub mod one_by_one;
 pub mod postgresql;
 pub mod process;
 pub mod proxy;

@@ -9,13 +9,14 @@ mod stranger;
 
 use std::cell::RefCell;
 use std::ops::Deref;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use memlock_core::{Client, Error, Lock};
 use memlock_tests::launch::poll_until;
 use memlock_tests::mysql::{DATABASE, MariaDb, USER};
+use memlock_tests::one_by_one::{Lent, OneByOne};
 use memlock_tests::process::Server;
 use memlock_tests::url;
 
@@ -33,22 +34,14 @@ fn shared() -> &'static MariaDb {
 
 /// The server of tests that change its settings, one after the other.
 struct Alone {
-    server: MutexGuard<'static, Option<MariaDb>>,
+    server: Lent<MariaDb>,
     changed: RefCell<Vec<&'static str>>,
 }
 
 impl Alone {
     fn get() -> Alone {
-        static SERVER: Mutex<Option<MariaDb>> = Mutex::new(None);
-        let mut server = SERVER.lock().unwrap_or_else(|failed| {
-            // A test has failed in the middle.
-            SERVER.clear_poison();
-            let mut server = failed.into_inner();
-            *server = None;
-            server
-        });
-        server.get_or_insert_with(MariaDb::start_fast);
-        Alone { server, changed: RefCell::default() }
+        static SERVER: OneByOne<MariaDb> = OneByOne::new();
+        Alone { server: SERVER.lend(MariaDb::start_fast), changed: RefCell::default() }
     }
 
     /// Changes a setting until the end of the test.
@@ -62,7 +55,7 @@ impl Deref for Alone {
     type Target = MariaDb;
 
     fn deref(&self) -> &MariaDb {
-        self.server.as_ref().unwrap()
+        &self.server
     }
 }
 

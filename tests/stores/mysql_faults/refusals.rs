@@ -1,15 +1,14 @@
 //! Servers that refuse a connection or a statement, and connections of every kind.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
-use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use memlock_core::{ErrorKind, Release};
+use memlock_tests::certificate::certify;
 use memlock_tests::launch::until;
 use memlock_tests::mysql::{MariaDb, USER};
+use memlock_tests::postgresql::give;
 use memlock_tests::process::Server;
 use memlock_tests::url;
 
@@ -129,36 +128,20 @@ fn a_unix_socket_leads_to_the_same_locks() {
     drop(held);
 }
 
-/// Makes a certificate for the name `localhost`. Returns the directory with it.
-fn certify() -> PathBuf {
-    let name = format!("memlock-mysql-tls-{}", std::process::id());
-    let directory = std::env::temp_dir().join(name);
-    let _ = fs::remove_dir_all(&directory);
-    fs::create_dir(&directory).unwrap();
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]);
-    openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]);
-    openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
-    openssl.arg("-keyout").arg(directory.join("key.pem"));
-    openssl.arg("-out").arg(directory.join("cert.pem"));
-    let made = openssl.output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-    // The server is another user.
-    let readable = fs::Permissions::from_mode(0o644);
-    fs::set_permissions(directory.join("key.pem"), readable).unwrap();
-    directory
-}
-
 #[test]
 fn connections_are_encrypted_and_the_server_is_verified() {
     let error = refused(&Place::on(shared()).client("tls=verify"), "m");
     assert!(error.to_string().contains("does not encrypt"), "{error}");
-    let directory = certify();
+    let directory = std::env::temp_dir().join(format!("memlock-mysql-tls-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).unwrap();
+    give(&directory);
+    certify(&directory);
     let file = |name: &str| directory.join(name).display().to_string();
-    let certificate = file("cert.pem");
+    let certificate = file("server.crt");
     let server = MariaDb::start(&[
         &format!("--ssl-cert={certificate}"),
-        &format!("--ssl-key={}", file("key.pem")),
+        &format!("--ssl-key={}", file("server.key")),
         "--innodb-flush-log-at-trx-commit=0",
     ]);
     server.sql("ALTER USER memlock@'%' REQUIRE SSL");

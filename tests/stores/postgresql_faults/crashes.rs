@@ -14,12 +14,12 @@ use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 use memlock_tests::url;
 
-use crate::{Alone, LEASE, PATIENCE, Place, connect, is_free};
+use crate::{LEASE, PATIENCE, Place, alone, connect, is_free};
 
 /// Only the last transaction of a batch waits for the disk; here the last one writes nothing.
 #[test]
 fn what_a_batch_has_replied_is_on_the_disk() {
-    let server = Alone::get();
+    let server = alone();
     let url = url::patient(&url::with(&Place::on(&server).url(), "durable=yes"));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
     let store = schemes::connect(&url, &clock).unwrap();
@@ -45,7 +45,7 @@ fn what_a_batch_has_replied_is_on_the_disk() {
 /// started again, and nobody sees it from outside.
 #[test]
 fn a_killed_session_loses_what_is_not_logged_and_nothing_else() {
-    let server = Alone::get();
+    let server = alone();
     for durable in [false, true] {
         let place = Place::on(&server);
         let kind = if durable { "durable=yes" } else { "durable=no" };
@@ -80,7 +80,7 @@ fn a_killed_session_loses_what_is_not_logged_and_nothing_else() {
 
 #[test]
 fn a_clean_restart_keeps_all_locks() {
-    let server = Alone::get();
+    let server = alone();
     let place = Place::on(&server);
     let (client, other) = (place.client("durable=no"), place.client("durable=no"));
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
@@ -101,7 +101,7 @@ fn a_clean_restart_keeps_all_locks() {
 /// By an administrator, or by `idle_session_timeout`.
 #[test]
 fn sessions_that_the_server_ends_are_replaced_without_a_word() {
-    let server = Alone::get();
+    let server = alone();
     let place = Place::on(&server);
     let client = place.client("durable=no");
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
@@ -132,7 +132,7 @@ fn sessions_that_the_server_ends_are_replaced_without_a_word() {
 /// those that the primary may have given, and versions of before are not taken for new ones.
 #[test]
 fn a_promoted_standby_begins_another_life() {
-    let primary = Alone::get();
+    let primary = alone();
     let place = Place::on(&primary);
     let client = place.client("durable=yes");
     drop(client.mutex("early", LEASE).unwrap().lock().unwrap());

@@ -4,7 +4,7 @@ use memlock_core::ErrorKind;
 use memlock_tests::disk::Disk;
 use memlock_tests::postgresql::give;
 
-use crate::{Alone, LEASE, Place, is_free};
+use crate::{LEASE, Place, alone, is_free};
 
 #[test]
 fn a_full_disk_is_named_and_grants_nothing() {
@@ -18,7 +18,7 @@ fn a_full_disk_is_named_and_grants_nothing() {
         Err(why) => panic!("{why}"),
     };
     give(disk.path());
-    let server = Alone::get();
+    let server = alone();
     let place = Place::on(&server);
     let client = place.client("durable=no");
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();

@@ -1,31 +1,16 @@
 //! TLS, in the ways that `sslmode` has.
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
 
 use memlock_core::{ErrorKind, Release};
-use memlock_tests::postgresql::as_nobody;
+use memlock_tests::certificate::certify;
 use memlock_tests::url;
 
-use crate::{Alone, LEASE, Place, connect};
-
-/// Makes a certificate for the name `localhost`.
-fn certify(directory: &Path) {
-    let mut openssl = Command::new("openssl");
-    openssl.args(["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]);
-    openssl.args(["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]);
-    openssl.args(["-addext", "basicConstraints=critical,CA:FALSE"]);
-    openssl.arg("-keyout").arg(directory.join("server.key"));
-    openssl.arg("-out").arg(directory.join("server.crt"));
-    as_nobody(&mut openssl);
-    let made = openssl.output().unwrap();
-    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
-}
+use crate::{LEASE, Place, alone, connect};
 
 #[test]
 fn connections_are_encrypted_as_the_url_says() {
-    let server = Alone::get();
+    let server = alone();
     let place = Place::on(&server);
     let refused = |url: &str, parameters: &str, kind, says: &str| {
         let client = connect(&url::with(url, parameters));

@@ -18,14 +18,14 @@ mod refusals;
 mod rows;
 
 use std::io::{BufRead, BufReader, Write};
-use std::ops::Deref;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use memlock_core::{Client, Error, ErrorKind};
 use memlock_tests::launch::{end, poll_until, spawn};
+use memlock_tests::one_by_one::{Lent, OneByOne};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 use memlock_tests::url;
@@ -43,33 +43,11 @@ fn shared() -> &'static Postgresql {
     SERVER.get_or_init(|| Postgresql::with(&["log_line_prefix=%u "]))
 }
 
-/// The server of tests that kill or configure it, one after the other. It runs at the beginning of
-/// each.
-struct Alone(MutexGuard<'static, Option<Postgresql>>);
-
-impl Alone {
-    fn get() -> Alone {
-        static SERVER: Mutex<Option<Postgresql>> = Mutex::new(None);
-        let mut server = SERVER.lock().unwrap_or_else(|failed| {
-            // A test has failed in the middle.
-            SERVER.clear_poison();
-            let mut server = failed.into_inner();
-            *server = None;
-            server
-        });
-        // Nothing but commits writes the log to the disk, and few connections are enough.
-        let settings = &["wal_writer_delay=10s", "max_connections=12"];
-        server.get_or_insert_with(|| Postgresql::with(settings));
-        Alone(server)
-    }
-}
-
-impl Deref for Alone {
-    type Target = Postgresql;
-
-    fn deref(&self) -> &Postgresql {
-        self.0.as_ref().unwrap()
-    }
+/// The server of tests that kill or configure it. It runs at the beginning of each.
+fn alone() -> Lent<Postgresql> {
+    static SERVER: OneByOne<Postgresql> = OneByOne::new();
+    // Nothing but commits writes the log to the disk, and few connections are enough.
+    SERVER.lend(|| Postgresql::with(&["wal_writer_delay=10s", "max_connections=12"]))
 }
 
 /// A role of a test's own, which owns the schema of the same name.

@@ -13,7 +13,7 @@ use memlock_tests::process::{Program, Server, ServerProcess};
 use memlock_tests::{assert_safe, assert_safe_eq, url};
 
 use crate::{
-    Alone, LEASE, PATIENCE, Place, SOON, Stranger, connect, is_free, refused_for_a_locked_row,
+    LEASE, PATIENCE, Place, SOON, Stranger, alone, connect, is_free, refused_for_a_locked_row,
     shared,
 };
 
@@ -141,7 +141,7 @@ fn many_clients_share_two_sessions() {
 /// The clients' connections outlive the server's: only a number in each reply tells of the crash.
 #[test]
 fn a_crash_behind_the_pooler_is_noticed() {
-    let server = Alone::get();
+    let server = alone();
     let place = Place::on(&server);
     let bouncer = Pgbouncer::before(&place, "");
     let (client, other) = (bouncer.client("durable=no"), bouncer.client("durable=no"));

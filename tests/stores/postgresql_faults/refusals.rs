@@ -6,7 +6,7 @@ use memlock_core::{Error, ErrorKind, Release};
 use memlock_tests::launch::poll_until;
 use memlock_tests::url;
 
-use crate::{Alone, LEASE, PATIENCE, Place, connect, shared};
+use crate::{LEASE, PATIENCE, Place, alone, connect, shared};
 
 /// The error of a first lock.
 fn refused(url: &str) -> Error {
@@ -97,7 +97,7 @@ fn what_is_not_there_or_not_allowed_is_named() {
 
 #[test]
 fn a_server_without_room_for_more_connections_is_unreachable() {
-    let server = Alone::get();
+    let server = alone();
     let place = Place::on(&server);
     let mut clients = Vec::new();
     let error = loop {
