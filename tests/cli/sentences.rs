@@ -94,17 +94,6 @@ fn permits_that_are_reserved_for_another_waiter_are_reported_so() {
 }
 
 #[test]
-fn a_lost_lock_is_named_with_its_server() {
-    let server = Memcached::start();
-    let mut running =
-        Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", "echo in; sleep 1000"]));
-    assert_eq!(running.line(), "in");
-    server.plain().flush_all();
-    let said = running.ends();
-    assert!(said.err.contains(&format!("\"m\" on {} was lost: ", server.address())), "{said:?}");
-}
-
-#[test]
 fn nothing_is_said_of_another_holder_when_that_is_no_failure_or_not_wanted() {
     let server = Memcached::start();
     let _lock = held(&server, "m");

@@ -107,7 +107,9 @@ fn a_table_that_a_stranger_has_locked_holds_up_two_drops_at_most() {
 #[test]
 fn a_release_that_was_carried_out_is_not_denied() {
     let place = Place::on(shared());
-    let (client, other) = (place.client("durable=no"), place.client("durable=no"));
+    // It waits for the table for most of that.
+    let (client, other) =
+        (place.client("durable=no"), place.client("io_timeout=12s&connect_timeout=20s"));
     let items = format!("{}.items", place.name);
     let mut first = client.mutex("m", LEASE).unwrap().lock().unwrap();
     let mut lock = thread::scope(|scope| {
