@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::tool::{done, memlock, memlock_at};
 
 /// The finding about this on the only server.
-fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
+pub(crate) fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
     let findings = report["servers"][0]["findings"].as_array().unwrap();
     findings
         .iter()
@@ -18,9 +18,9 @@ fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
 }
 
 /// However slowly the server answers.
-fn examined(url: &str, more: &[&str]) -> (Option<i32>, Value) {
+pub(crate) fn examined(url: &str, more: &[&str]) -> (Option<i32>, Value) {
     let said = done(memlock_at(&url::patient(url), &[&["doctor", "--json"], more].concat()));
-    (said.code, serde_json::from_str(&said.out).unwrap_or_else(|why| panic!("{why}: {said:?}")))
+    (said.code, said.json())
 }
 
 #[test]

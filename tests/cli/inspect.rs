@@ -21,7 +21,7 @@ fn client(server: &Memcached) -> Client {
 fn json(server: &Memcached, args: &[&str]) -> Value {
     let said = done(memlock(server, args));
     assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "{said:?}");
-    serde_json::from_str(&said.out).unwrap()
+    said.json()
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn all_that_lives_is_listed_and_nothing_else() {
     let listed = || -> Vec<Value> {
         let said = done(memlock_at(&url, &["ls", "--json"]));
         assert_eq!(said.code, Some(0), "{said:?}");
-        serde_json::from_str(&said.out).unwrap()
+        serde_json::from_value(said.json()).unwrap()
     };
     let kinds: Vec<(Value, Value)> =
         listed().iter().map(|entry| (entry["kind"].clone(), entry["name"].clone())).collect();
@@ -161,10 +161,8 @@ fn a_semaphore_is_given_another_number_of_permits() {
     let run = |permits| done(memlock(&server, &["run", "s", "--semaphore", permits, "--", "true"]));
     let resize = |name, permits| done(memlock(&server, &["resize", name, permits]));
     assert_eq!(run("3").code, Some(0));
-    let said = run("5");
-    assert!(said.code == Some(64) && said.err.contains("resize it"), "{said:?}");
-    let said = resize("s", "5");
-    assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (Some(0), "", ""));
+    run("5").ended(64).complains("resize it");
+    resize("s", "5").was(0, "", "");
     assert_eq!((run("5").code, run("3").code), (Some(0), Some(64)));
     assert_eq!((resize("s", "0").code, resize("s", "many").code), (Some(64), Some(64)));
     let said = resize("none", "5");
@@ -193,8 +191,7 @@ fn what_lives_on_a_server_that_is_up_is_shown_though_another_one_is_down() {
     let name = (0..).map(|number| format!("m{number}")).find(parts).unwrap();
     let _lock = client.mutex(&name, MINUTE).unwrap().lock().unwrap();
     let _ = client.semaphore(&name, 3, MINUTE).unwrap().set_up(MINUTE).unwrap();
-    let all = done(memlock_at(&url, &["show", &name, "--json"]));
-    let all: Value = serde_json::from_str(&all.out).unwrap();
+    let all = done(memlock_at(&url, &["show", &name, "--json"])).json();
     assert_eq!((&all["semaphore"]["permits"], &all["unread"]), (&3.into(), &serde_json::json!([])));
     let says = |args: &[&str]| {
         let said = done(memlock_at(&url, args));
@@ -213,17 +210,17 @@ fn what_lives_on_a_server_that_is_up_is_shown_though_another_one_is_down() {
     for what in ["Looking at semaphore", "Reading list"] {
         assert!(said.err.contains(&format!("memlock: {what}:{name}: memcached at ")), "{said:?}");
     }
-    let shown: Value = serde_json::from_str(&says(&["show", &name, "--json"]).out).unwrap();
+    let shown = says(&["show", &name, "--json"]).json();
     assert_eq!((&shown["lock"]["held"], &shown["semaphore"]), (&true.into(), &Value::Null));
     assert_eq!(shown["unread"], serde_json::json!(["semaphore", "list"]));
     let said = says(&["ls"]);
     assert_eq!((said.out.lines().count(), said.err.lines().count()), (2, 1), "{said:?}");
-    let listed: Value = serde_json::from_str(&says(&["ls", "--json"]).out).unwrap();
+    let listed = says(&["ls", "--json"]).json();
     assert_eq!((listed.as_array().unwrap().len(), &listed[0]["name"]), (1, &name.clone().into()));
     // What is not known is not called free.
     two.restart();
     one.kill();
-    let shown: Value = serde_json::from_str(&says(&["show", &name, "--json"]).out).unwrap();
+    let shown = says(&["show", &name, "--json"]).json();
     assert_eq!((&shown["lock"], &shown["unread"]), (&Value::Null, &serde_json::json!(["lock"])));
     assert_eq!(says(&["show", &name]).out, "");
     assert_eq!(says(&["ls"]).out, "");
@@ -251,8 +248,7 @@ fn a_lock_is_taken_away_only_by_force_and_after_being_asked() {
     assert_eq!((said.code, said.err.as_str()), (Some(1), "memlock: Nobody holds m.\n"));
     let mut lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
     for args in [&["release", "m"][..], &["release", "m", "--force"]] {
-        let said = done(memlock(&server, args));
-        assert_eq!(said.code, Some(64), "{said:?}");
+        done(memlock(&server, args)).ended(64);
         assert!(server.plain().get("lock:m").is_some());
     }
     for (answer, code) in [("n\n", 1), ("\n", 1), ("y\n", 0)] {
@@ -279,8 +275,7 @@ fn permits_are_taken_away_from_the_holder_that_is_named() {
     let server = Memcached::start();
     let semaphore = client(&server).semaphore("s", 2, MINUTE).unwrap();
     let (mut one, mut two) = (semaphore.acquire().unwrap(), semaphore.acquire().unwrap());
-    let said = done(memlock(&server, &["release", "--force", "--yes", "--semaphore", "s"]));
-    assert_eq!(said.code, Some(64), "{said:?}");
+    done(memlock(&server, &["release", "--force", "--yes", "--semaphore", "s"])).ended(64);
     let said = done(memlock(&server, &["release", "--force", "--yes", "s"]));
     assert_eq!((said.code, said.err.lines().count()), (Some(1), 1), "{said:?}");
     assert!(
@@ -288,12 +283,9 @@ fn permits_are_taken_away_from_the_holder_that_is_named() {
         "{said:?}"
     );
     let token = json(&server, &["show", "s", "--json"])["semaphore"]["holders"][0]["token"].clone();
-    let said =
-        done(memlock(&server, &["release", "-fys", "s", "--token", token.as_str().unwrap()]));
-    assert_eq!(said.code, Some(0), "{said:?}");
+    done(memlock(&server, &["release", "-fys", "s", "--token", token.as_str().unwrap()])).ended(0);
     assert_eq!(semaphore.status().unwrap().unwrap().available, 1);
-    let said = done(memlock(&server, &["release", "-fys", "s"]));
-    assert_eq!(said.code, Some(0), "there is one left: {said:?}");
+    done(memlock(&server, &["release", "-fys", "s"])).ended(0);
     assert_eq!(semaphore.status().unwrap().unwrap().available, 2);
     assert_eq!((one.release().unwrap(), two.release().unwrap()), (Release::Lost, Release::Lost));
     assert_eq!(done(memlock(&server, &["release", "-fys", "none"])).code, Some(66));

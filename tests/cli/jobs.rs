@@ -264,8 +264,7 @@ fn what_is_told_to_who_waits_does_not_end_the_command_when_it_begins() {
         waiting.signal(signal);
     }
     drop(lock);
-    let said = waiting.ends();
-    assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (Some(0), "began\n", ""));
+    waiting.ends().was(0, "began\n", "");
 }
 
 #[test]

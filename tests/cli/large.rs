@@ -6,7 +6,7 @@ use memlock_core::Client;
 use memlock_tests::server::Memcached;
 use serde_json::Value;
 
-use crate::tool::{Said, done, memlock};
+use crate::tool::{done, memlock};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -17,10 +17,6 @@ fn with_large(key: &str) -> (Memcached, memlock_core::Lock) {
     let value = "x".repeat(2 << 20);
     server.plain().set(key, &value, 0);
     (server, lock)
-}
-
-fn json(said: &Said) -> Value {
-    serde_json::from_str(&said.out).unwrap_or_else(|why| panic!("{why}: {said:?}"))
 }
 
 #[test]
@@ -43,7 +39,7 @@ fn a_value_that_is_too_large_hides_no_other_item_from_ls() {
             said.out.lines().any(|line| line.contains(" m ") && line.contains("held")),
             "{said:?}"
         );
-        let listed = json(&done(memlock(&server, &["ls", "--json"])));
+        let listed = done(memlock(&server, &["ls", "--json"])).json();
         let big = listed.as_array().unwrap().iter().find(|entry| entry["name"] == "big").unwrap();
         assert_eq!(
             (&big["kind"], &big["unread_bytes"]),
@@ -61,7 +57,7 @@ fn a_queue_that_is_too_large_hides_neither_its_lock_nor_its_holder() {
     assert!(said.out.contains("held") && said.out.contains("not read"), "{said:?}");
     let shown = done(memlock(&server, &["show", "m", "--json"]));
     assert_eq!(shown.code, Some(76), "{shown:?}");
-    let all = json(&shown);
+    let all = shown.json();
     assert_eq!(
         (&all["lock"]["held"], &all["lock"]["waiters"]),
         (&true.into(), &Value::Null),
@@ -80,6 +76,5 @@ fn show_says_what_is_too_large_and_shows_the_rest() {
     assert!(said.out.contains("held") && said.err.contains("semaphore:m"), "{said:?}");
     assert!(said.err.contains("2097152 bytes, and memlock reads no more than 1 MiB"), "{said:?}");
     let (server, _lock) = with_large("lock:big");
-    let said = done(memlock(&server, &["show", "big"]));
-    assert!(said.code == Some(76) && said.err.contains("lock:big"), "{said:?}");
+    done(memlock(&server, &["show", "big"])).ended(76).complains("lock:big");
 }

@@ -163,8 +163,7 @@ fn a_command_that_is_stopped_is_ended_too() {
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
     until_state(child, 'T');
-    let said = running.ends();
-    assert_eq!((said.code, said.out.as_str()), (Some(79), ""), "{said:?}");
+    running.ends().ended(79).printed("");
     until_gone(child);
 }
 
@@ -180,8 +179,7 @@ fn a_wrapper_that_stood_still_finds_the_lock_lost() {
     let lock = next.lock_for(30 * SECOND).unwrap().unwrap();
     assert!(is_alive(child));
     running.signal(libc::SIGCONT);
-    let said = running.ends();
-    assert_eq!(said.code, Some(79), "{said:?}");
+    running.ends().ended(79);
     until_gone(child);
     until_gone(grandchild);
     assert!(!lock.remaining().is_zero());
@@ -199,8 +197,7 @@ fn what_is_held_for_too_long_is_lost() {
     let began = Instant::now();
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
-    let said = running.ends();
-    assert!(said.code == Some(79) && said.err.contains("for as long as was allowed"), "{said:?}");
+    running.ends().ended(79).complains("for as long as was allowed");
     assert!(began.elapsed() >= 3 * SECOND);
     until_gone(child);
     eventually("the lock is free", || server.plain().get("lock:m").is_none().then_some(()));

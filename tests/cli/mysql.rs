@@ -29,8 +29,7 @@ fn commands_that_look_create_nothing_and_the_first_lock_does(server: &MariaDb) {
     for (args, says) in
         [(&["ls"][..], "the first lock creates it"), (&["show", "x"], ""), (&["doctor"], "")]
     {
-        let said = run(&url, args);
-        assert!(said.code == Some(0) && said.err.contains(says), "{args:?}: {said:?}");
+        run(&url, args).ended(0).complains(says);
     }
     assert_eq!(server.sql("SHOW TABLES FROM locks"), "");
     for (inner, says) in [(&["show", "x"][..], "held"), (&["ls"], "x")] {
@@ -44,8 +43,7 @@ fn commands_that_look_create_nothing_and_the_first_lock_does(server: &MariaDb) {
     {
         assert!(said.out.contains(words), "{words}: {said:?}");
     }
-    let said = run(&server.url_of_socket(), &["run", "x", "true"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
+    run(&server.url_of_socket(), &["run", "x", "true"]).ended(0);
 }
 
 fn passwords_come_from_where_the_servers_own_programs_find_them(server: &MariaDb) {
@@ -59,8 +57,7 @@ fn passwords_come_from_where_the_servers_own_programs_find_them(server: &MariaDb
         }
         done(command)
     };
-    let said = run(None);
-    assert!(said.code == Some(78) && said.err.contains("password"), "{said:?}");
+    run(None).ended(78).complains("password");
     assert_eq!(run(Some(PASSWORD)).code, Some(0));
     fs::write(home.0.join(".my.cnf"), format!("[client]\npassword=\"{PASSWORD}\"\n")).unwrap();
     assert_eq!(run(None).code, Some(0));

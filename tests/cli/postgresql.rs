@@ -24,8 +24,7 @@ fn schema(url: &str, name: &str) -> String {
 
 fn findings(url: &str) -> Vec<Value> {
     let said = run(url, &["doctor", "--json"]);
-    let report: Value = serde_json::from_str(&said.out).unwrap_or_else(|_| panic!("{said:?}"));
-    report["servers"][0]["findings"].as_array().unwrap().clone()
+    said.json()["servers"][0]["findings"].as_array().unwrap().clone()
 }
 
 fn finding(url: &str, what: &str) -> Value {
@@ -41,8 +40,7 @@ fn commands_that_look_create_nothing_and_the_first_lock_does() {
     for (args, says) in
         [(&["ls"][..], "the first lock creates them"), (&["show", "x"], ""), (&["doctor"], "")]
     {
-        let said = run(&url, args);
-        assert!(said.code == Some(0) && said.err.contains(says), "{args:?}: {said:?}");
+        run(&url, args).ended(0).complains(says);
     }
     assert_eq!(server.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'looked_at'"), "0");
     for (inner, says) in [(&["show", "x"][..], "held"), (&["ls"], "x")] {
@@ -53,8 +51,7 @@ fn commands_that_look_create_nothing_and_the_first_lock_does() {
     let said = run(&url, &["doctor"]);
     assert_eq!(said.code, Some(0), "{said:?}");
     assert!(said.out.contains("is a primary") && said.out.contains("not logged"), "{said:?}");
-    let said = run(&schema(&server.socket_url(), "looked_at"), &["run", "x", "true"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
+    run(&schema(&server.socket_url(), "looked_at"), &["run", "x", "true"]).ended(0);
 }
 
 /// What the command prints is all that somebody else has to run.
@@ -75,14 +72,12 @@ fn the_printed_schema_is_the_one_that_is_used() {
     assert!(said.err.contains("'postgresql://?schema=Locks&durable=yes'"), "{said:?}");
     let (_, grants) = said.err.split_once("and then: ").unwrap();
     server.sql(grants);
-    let said = run(&plain, &["run", "x", "true"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
+    run(&plain, &["run", "x", "true"]).ended(0);
     for (name, text) in [("postgresql", "UNLOGGED"), ("postgres", "\"memlock\".items")] {
         let said = print(name);
         assert!(said.out.contains(text), "{said:?}");
     }
-    let said = print("memcached");
-    assert!(said.code == Some(78) && said.err.contains("postgresql"), "{said:?}");
+    print("memcached").ended(78).complains("postgresql");
 }
 
 #[test]
@@ -132,14 +127,12 @@ fn passwords_come_from_the_environment_and_from_the_file() {
     };
     let is_asked = || (command("LANG", "C").code == Some(78)).then_some(());
     assert!(poll_until(PATIENCE, is_asked).is_some());
-    let said = command("PGPASSWORD", "geheim");
-    assert_eq!(said.code, Some(0), "{said:?}");
+    command("PGPASSWORD", "geheim").ended(0);
     assert_eq!(command("PGPASSWORD", "falsch").code, Some(78));
     let port = server.process().port();
     fs::write(&file, format!("127.0.0.1:{port}:postgres:locker:geheim\n")).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let said = command("PGPASSFILE", file.to_str().unwrap());
-    assert_eq!(said.code, Some(0), "{said:?}");
+    command("PGPASSFILE", file.to_str().unwrap()).ended(0);
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
     let said = command("PGPASSFILE", file.to_str().unwrap());
     assert!(said.code == Some(78) && !said.err.contains("geheim"), "{said:?}");

@@ -4,8 +4,8 @@ use std::process::Command;
 
 use memlock_tests::process::Server;
 use memlock_tests::url;
-use serde_json::Value;
 
+use crate::doctor::{examined, finding};
 use crate::stores::redis::{Redis, reply};
 use crate::tool::{Said, done, fed, memlock_at};
 
@@ -17,10 +17,6 @@ fn run(server: &Redis, args: &[&str]) -> Said {
     done(at(server, args))
 }
 
-fn json(said: &Said) -> Value {
-    serde_json::from_str(&said.out).unwrap_or_else(|why| panic!("{why}: {said:?}"))
-}
-
 #[test]
 fn all_commands_work_on_a_redis() {
     let server = Redis::start(&[]);
@@ -30,9 +26,9 @@ fn all_commands_work_on_a_redis() {
     assert_eq!(run(&server, &["run", "a", "sh", "-c", "exit 7"]).code, Some(7));
     let busy = inside(&["run", "-n", "a", "true"]);
     assert!(busy.code == Some(75) && busy.err.contains("is busy"), "{busy:?}");
-    let shown = json(&inside(&["show", "a", "--json"]));
+    let shown = inside(&["show", "a", "--json"]).json();
     assert_eq!((&shown["lock"]["held"], &shown["key"]), (&true.into(), &"lock:a".into()));
-    let listed = json(&inside(&["ls", "--json"]));
+    let listed = inside(&["ls", "--json"]).json();
     assert_eq!((&listed[0]["name"], &listed[0]["kind"]), (&"a".into(), &"lock".into()));
     assert_eq!(run(&server, &["ls", "--json"]).out, "[]\n");
     // A lock of another program.
@@ -51,7 +47,7 @@ fn all_commands_work_on_a_redis() {
     let inserted = fed(at(&server, &["list", "l", "insert"]), b"x\ny\nx\n");
     assert_eq!(inserted.out, "1\tnew\tx\n2\tnew\ty\n1\told\tx\n", "{inserted:?}");
     assert_eq!(run(&server, &["list", "l", "ids"]).out, "1\tx\n2\ty\n");
-    let listed = json(&run(&server, &["ls", "--json"]));
+    let listed = run(&server, &["ls", "--json"]).json();
     assert_eq!(listed.as_array().unwrap().len(), 2, "{listed}");
     assert_eq!(run(&server, &["list", "l", "tear-down"]).code, Some(0));
     let bench = run(&server, &["bench", "--time", "100ms", "--contenders", "2"]);
@@ -78,30 +74,16 @@ fn what_is_no_lock_does_not_disturb_the_list() {
     }
 }
 
-fn examined(url: &str) -> (Option<i32>, Value) {
-    let said = done(memlock_at(&url::patient(url), &["doctor", "--json"]));
-    let report = json(&said);
-    (said.code, report)
-}
-
-fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
-    let findings = report["servers"][0]["findings"].as_array().unwrap();
-    findings
-        .iter()
-        .find(|finding| finding["what"] == what)
-        .unwrap_or_else(|| panic!("no {what} in {report}"))
-}
-
 #[test]
 fn doctor_tells_replicas_evictions_and_persistence() {
     let server = Redis::start(&["--appendonly", "yes"]);
-    let (code, report) = examined(&server.url());
+    let (code, report) = examined(&server.url(), &[]);
     assert_eq!(code, Some(0), "{report}");
     let said = finding(&report, "persistence")["said"].to_string();
     assert!(said.contains("appendonly is on"), "{said}");
     let () = server.reply(&["CONFIG", "SET", "maxmemory", "100mb"]);
     let () = server.reply(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
-    let (code, report) = examined(&server.url());
+    let (code, report) = examined(&server.url(), &[]);
     assert_eq!(code, Some(2), "{report}");
     let evictions = finding(&report, "evictions");
     assert_eq!(evictions["verdict"], "bad");
@@ -115,14 +97,14 @@ fn doctor_tells_replicas_evictions_and_persistence() {
         info.contains("connected_slaves:1").then_some(())
     };
     memlock_tests::launch::poll_until(crate::tool::PATIENCE, attached).expect("it never attached");
-    let (code, report) = examined(&server.url());
+    let (code, report) = examined(&server.url(), &[]);
     assert_eq!(finding(&report, "replicas")["verdict"], "warning", "{report}");
     assert_ne!(code, Some(2), "{report}");
     let said = done(memlock_at(&replica.url(), &["doctor"]));
     assert_eq!(said.code, Some(2), "{said:?}");
     assert!(said.out.contains("replica"), "{said:?}");
     let valkey = Redis::valkey(&[]);
-    let (_, report) = examined(&valkey.url());
+    let (_, report) = examined(&valkey.url(), &[]);
     assert!(finding(&report, "version")["said"].to_string().contains("Valkey"), "{report}");
 }
 

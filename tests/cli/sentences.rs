@@ -103,12 +103,7 @@ fn nothing_is_said_of_another_holder_when_that_is_no_failure_or_not_wanted() {
         (&["m", "-n", "--quiet", "true"], 75),
         (&["m", "-w", "50ms", "-q", "-E", "9", "true"], 9),
     ] {
-        let said = run(&server, args);
-        assert_eq!(
-            (said.code, said.out.as_str(), said.err.as_str()),
-            (Some(code), "", ""),
-            "{args:?}"
-        );
+        run(&server, args).was(code, "", "");
     }
 }
 
@@ -133,12 +128,7 @@ fn the_command_follows_its_name_with_or_without_dashes() {
         (&["--", "-x", "echo", "-q"], "-q\n"),
         (&["-q", "--", "-x", "--", "echo", "hi"], "hi\n"),
     ] {
-        let said = run(&server, args);
-        assert_eq!(
-            (said.code, said.out.as_str(), said.err.as_str()),
-            (Some(0), out, ""),
-            "{args:?}"
-        );
+        run(&server, args).was(0, out, "");
     }
     let _lock = held(&server, "-x");
     let said = done(memlock(&server, &["show", "--", "-x"]));
@@ -176,10 +166,8 @@ fn the_default_server_is_said_to_lock_this_host_only() {
     assert_eq!(count(&done(without_url(&["run", "m", "-n", "true"]))), 1);
     assert_eq!(count(&done(without_url(&["run", "m", "-n", "-q", "true"]))), 0);
     let server = Memcached::start();
-    let said = run(&server, &["m", "true"]);
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
-    let said = done(without_url(&["run", "--url", &server.url(), "m", "true"]));
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    run(&server, &["m", "true"]).ended(0).is_quiet();
+    done(without_url(&["run", "--url", &server.url(), "m", "true"])).ended(0).is_quiet();
 }
 
 const ALL: [&[&str]; 9] = [
@@ -226,13 +214,10 @@ fn the_url_may_be_in_a_file() {
         command.env("MEMLOCK_URL_FILE", &file);
         done(command)
     };
-    let said = with_file(&["run", "m", "true"]);
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
+    with_file(&["run", "m", "true"]).ended(0).is_quiet();
     std::fs::remove_file(&file).unwrap();
-    let said = with_file(&["run", "m", "true"]);
-    assert!(said.code == Some(78) && said.err.contains("MEMLOCK_URL_FILE"), "{said:?}");
-    let said = with_file(&["run", "--url", &server.url(), "m", "true"]);
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""), "--url comes first");
+    with_file(&["run", "m", "true"]).ended(78).complains("MEMLOCK_URL_FILE");
+    with_file(&["run", "--url", &server.url(), "m", "true"]).ended(0).is_quiet();
 }
 
 #[test]

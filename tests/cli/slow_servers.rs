@@ -83,36 +83,29 @@ const COMMANDS: [&[&str]; 8] = [
     &["run", "m", "-w", "1s", "true"],
 ];
 
-fn each_ends(piece: &'static str, answers: Answers) {
-    let url = dripping(piece, answers);
-    thread::scope(|scope| {
-        for args in COMMANDS {
-            let url = &url;
-            scope.spawn(move || {
-                // It is given up after a time, and killed.
-                let said = Running::start(memlock_at(url, args)).ends();
-                assert!(!matches!(said.code, Some(0) | None), "{args:?}: {said:?}");
-            });
-        }
-    });
-}
+const KEY: &str = "key=lock%3Am exp=-1 la=1 cas=1 fetch=no cls=1 size=70\r\n";
+
+/// Lines, bytes, keys and values.
+const DRIPS: [(&str, Answers); 4] = [
+    ("STAT a 1\r\n", nothing),
+    ("x", nothing),
+    (KEY, stats_only),
+    ("EN\r\nVA 9000000 t1\r\nx", keys_too),
+];
 
 #[test]
-fn every_command_ends_at_a_server_that_drips_lines() {
-    each_ends("STAT a 1\r\n", nothing);
-}
-
-#[test]
-fn every_command_ends_at_a_server_that_drips_bytes() {
-    each_ends("x", nothing);
-}
-
-#[test]
-fn every_command_ends_at_a_server_that_drips_keys() {
-    each_ends("key=lock%3Am exp=-1 la=1 cas=1 fetch=no cls=1 size=70\r\n", stats_only);
-}
-
-#[test]
-fn every_command_ends_at_a_server_that_drips_values() {
-    each_ends("EN\r\nVA 9000000 t1\r\nx", keys_too);
+fn every_command_ends_at_a_server_that_drips() {
+    for (piece, answers) in DRIPS {
+        let url = dripping(piece, answers);
+        thread::scope(|scope| {
+            for args in COMMANDS {
+                let url = &url;
+                scope.spawn(move || {
+                    // It is given up after a time, and killed.
+                    let said = Running::start(memlock_at(url, args)).ends();
+                    assert!(!matches!(said.code, Some(0) | None), "{piece:?} {args:?}: {said:?}");
+                });
+            }
+        });
+    }
 }

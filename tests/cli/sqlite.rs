@@ -97,8 +97,7 @@ fn commands_that_look_create_no_file() {
 
 #[test]
 fn a_directory_that_is_not_there_is_no_missing_file() {
-    let said = done(memlock_at("sqlite:///nowhere/locks.db", &["show", "a"]));
-    assert!(said.code == Some(76) && said.err.contains("create it"), "{said:?}");
+    done(memlock_at("sqlite:///nowhere/locks.db", &["show", "a"])).ended(76).complains("create it");
 }
 
 #[test]
@@ -111,8 +110,7 @@ fn limits_of_the_process_are_named() {
         assert!(is_named || (limits.ends_with('6') && said.code == Some(0)), "{limits}: {said:?}");
     }
     // Without that the signal kills it.
-    let said = place.limited("trap '' XFSZ; ulimit -f 8");
-    assert!(said.code == Some(69) && said.err.contains("ulimit -f"), "{said:?}");
+    place.limited("trap '' XFSZ; ulimit -f 8").ended(69).complains("ulimit -f");
 }
 
 /// The index of the log is the first file with more than a few bytes.
@@ -123,8 +121,7 @@ fn a_disk_without_room_for_the_index_is_full() {
     let url = format!("sqlite://{}", file.display());
     fs::write(&file, "").unwrap();
     disk.fill();
-    let said = done(memlock_at(&url, &["run", "a", "true"]));
-    assert!(said.code == Some(69) && said.err.contains("The disk is full"), "{said:?}");
+    done(memlock_at(&url, &["run", "a", "true"])).ended(69).complains("The disk is full");
     disk.empty();
     assert_eq!(done(memlock_at(&url, &["run", "a", "true"])).code, Some(0));
 }
@@ -187,8 +184,7 @@ fn a_directory_that_cannot_be_written_is_named() {
             fs::set_permissions(&place.0, fs::Permissions::from_mode(0o555))
         })
         .unwrap();
-    let said = as_nobody(&["run", "a", "true"]);
-    assert!(said.code == Some(76) && said.err.contains(&directory), "{said:?}");
+    as_nobody(&["run", "a", "true"]).ended(76).complains(&directory);
     let said = as_nobody(&["doctor"]);
     assert!(said.code == Some(2) && said.out.contains("cannot be written"), "{said:?}");
     fs::set_permissions(&place.0, fs::Permissions::from_mode(0o755)).unwrap();

@@ -12,6 +12,7 @@ use std::time::Duration;
 use memlock_tests::launch::poll_until;
 use memlock_tests::server::Memcached;
 use memlock_tests::url;
+use serde_json::Value;
 
 /// For what must happen, however slow the machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -54,6 +55,48 @@ pub(crate) struct Said {
     pub(crate) code: Option<i32>,
     pub(crate) out: String,
     pub(crate) err: String,
+}
+
+impl Said {
+    /// It ended with this status.
+    #[track_caller]
+    pub(crate) fn ended(self, code: i32) -> Said {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self
+    }
+
+    /// It printed this and nothing else.
+    #[track_caller]
+    pub(crate) fn printed(self, out: &str) -> Said {
+        assert_eq!(self.out, out, "{self:?}");
+        self
+    }
+
+    /// These words are in what it said on its standard error.
+    #[track_caller]
+    pub(crate) fn complains(self, words: &str) -> Said {
+        assert!(self.err.contains(words), "{words:?} is missing: {self:?}");
+        self
+    }
+
+    #[track_caller]
+    pub(crate) fn is_quiet(self) -> Said {
+        assert_eq!(self.err, "", "{self:?}");
+        self
+    }
+
+    /// What it printed, as JSON.
+    #[track_caller]
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|why| panic!("{why}: {self:?}"))
+    }
+
+    /// All of it.
+    #[track_caller]
+    pub(crate) fn was(self, code: i32, out: &str, err: &str) {
+        let said = (self.code, self.out.as_str(), self.err.as_str());
+        assert_eq!(said, (Some(code), out, err));
+    }
 }
 
 pub(crate) fn said(output: &Output) -> Said {

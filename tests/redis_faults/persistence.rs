@@ -38,25 +38,6 @@ fn fences_rise_although_an_old_snapshot_is_restored() {
     assert_eq!(next.unlock().unwrap(), Release::Released);
 }
 
-/// A copy of the data is put in place by an administrator, without the counter of fences.
-#[test]
-fn fences_rise_although_the_data_is_replaced_under_a_running_client() {
-    let server = Redis::start(&["--save", "3600 100000", "--enable-debug-command", "yes"]);
-    let client = client(&server);
-    let mutex = client.mutex("m", LEASE).unwrap();
-    let mut fence = 0;
-    for _ in 0..3 {
-        let () = server.reply(&["FLUSHALL"]);
-        let () = server.reply(&["SET", "%fence", "17"]);
-        // The connections stay open, so that nothing tells the client.
-        let () = server.reply(&["DEBUG", "RELOAD"]);
-        let lock = mutex.try_lock().unwrap().unwrap();
-        assert_safe!(lock.fence() > fence, "{} after {fence}", lock.fence());
-        fence = lock.fence();
-        lock.abandon();
-    }
-}
-
 /// Starts a replica, and waits until it has the data.
 fn replica_of(primary: &Redis) -> Redis {
     let port = primary.process().port().to_string();
@@ -98,22 +79,6 @@ fn a_replica_that_is_promoted_grants_with_greater_fences() {
     let second = after.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     assert!(lost.check().unwrap());
     assert_safe!(second.fence() > lost.fence(), "{} after {}", second.fence(), lost.fence());
-}
-
-/// The client stays connected while its server is demoted, and promoted again.
-#[test]
-fn a_primary_that_is_demoted_refuses_and_comes_back() {
-    let (server, other) = (Redis::start(&[]), Redis::start(&["--repl-diskless-sync-delay", "0"]));
-    let client = client(&server);
-    let mutex = client.mutex("m", LEASE).unwrap();
-    let lock = mutex.try_lock().unwrap().unwrap();
-    let port = other.process().port().to_string();
-    let () = server.reply(&["REPLICAOF", "127.0.0.1", &port]);
-    let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    let () = server.reply(&["REPLICAOF", "NO", "ONE"]);
-    let next = client.mutex("n", LEASE).unwrap().try_lock().unwrap().unwrap();
-    assert_safe!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
 }
 
 #[test]

@@ -12,21 +12,28 @@ use memlock_tests::url;
 use crate::stores::redis::{Redis, reply};
 use crate::{LEASE, client, works};
 
+/// Also by a copy of the data that an administrator puts in place, with an older counter of fences.
+/// The connections stay open, so that nothing tells the clients.
 #[test]
-fn flushall_is_reported_as_a_loss_and_fences_go_on_rising() {
-    let server = Redis::start(&[]);
+fn replaced_data_is_reported_as_a_loss_and_fences_go_on_rising() {
+    let server = Redis::start(&["--save", "3600 100000", "--enable-debug-command", "yes"]);
     let (ours, other) = (client(&server), client(&server));
     let mut lock = ours.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     let mut fence = lock.fence();
-    let () = server.reply(&["FLUSHALL"]);
-    assert!(!lock.check().unwrap());
-    // By a client that was connected before, and by one that was not.
-    for client in [&other, &ours, &client(&server)] {
-        let mut next = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-        assert_safe!(next.fence() > fence, "{} after {fence}", next.fence());
-        fence = next.fence();
-        assert_eq!(next.unlock().unwrap(), Release::Released);
-        let () = server.reply(&["FLUSHALL"]);
+    for old_counter in [None, Some("17")] {
+        // By a client that was connected before, and by one that was not.
+        for client in [&other, &ours, &client(&server)] {
+            let () = server.reply(&["FLUSHALL"]);
+            if let Some(number) = old_counter {
+                let () = server.reply(&["SET", "%fence", number]);
+                let () = server.reply(&["DEBUG", "RELOAD"]);
+            }
+            assert!(!lock.check().unwrap());
+            let mut next = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+            assert_safe!(next.fence() > fence, "{} after {fence}", next.fence());
+            fence = next.fence();
+            assert_eq!(next.unlock().unwrap(), Release::Released);
+        }
     }
     assert!(matches!(lock.unlock().unwrap(), Release::Lost | Release::NotHeld));
 }

@@ -5,27 +5,44 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::{Client, Error, ErrorKind, Extension, Release};
+use memlock_tests::assert_safe;
 use memlock_tests::launch::{poll_until, until};
 use memlock_tests::process::Server;
 
 use crate::stores::redis::{Redis, reply};
 use crate::{LEASE, PATIENCE, client, refused, works};
 
+/// The client stays connected while its server is demoted, or has too few replicas.
 #[test]
-fn a_primary_without_its_replicas_refuses_writes() {
-    let server = Redis::start(&[]);
+fn a_server_that_takes_no_writes_refuses_and_comes_back() {
+    let (server, other) = (Redis::start(&[]), Redis::start(&["--repl-diskless-sync-delay", "0"]));
     let client = client(&server);
-    let mut lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-    let () = server.reply(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-    assert!(error.to_string().contains("min-replicas-to-write"), "{error}");
-    refused(&server.url(), ErrorKind::Unreachable, "min-replicas-to-write");
-    let error = lock.unlock().unwrap_err();
-    assert!(error.to_string().contains("min-replicas-to-write"), "{error}");
-    let () = server.reply(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
-    assert_eq!(lock.unlock().unwrap(), Release::Released);
-    works(&client, "m");
+    let port = other.process().port().to_string();
+    for (begin, end, says) in [
+        (
+            &["CONFIG", "SET", "min-replicas-to-write", "1"][..],
+            &["CONFIG", "SET", "min-replicas-to-write", "0"][..],
+            "min-replicas-to-write",
+        ),
+        (&["REPLICAOF", "127.0.0.1", &port], &["REPLICAOF", "NO", "ONE"], ""),
+    ] {
+        let mut lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+        let () = server.reply(begin);
+        let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+        refused(&server.url(), ErrorKind::Unreachable, says);
+        let error = lock.unlock().unwrap_err();
+        assert!(error.to_string().contains(says), "{error}");
+        let () = server.reply(end);
+        let next = client.mutex("n", LEASE).unwrap().try_lock().unwrap().unwrap();
+        assert_safe!(next.fence() > lock.fence(), "{} after {}", next.fence(), lock.fence());
+        drop(next);
+        let released = lock.unlock().unwrap();
+        // A replica may have taken the data of the other server, which has none.
+        assert!(released == Release::Released || says.is_empty(), "{released:?}");
+        works(&client, "w");
+    }
 }
 
 #[test]
