@@ -4,6 +4,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+use std::thread;
+use std::time::Duration;
 
 use memlock_tests::launch::{end, poll_until, spawn};
 use memlock_tests::postgresql::Postgresql;
@@ -95,7 +97,9 @@ fn doctor_names_who_makes_locks_slow_and_what_is_unfit() {
     let begin = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT pg_backend_pid(); ";
     writeln!(words, "{begin}").unwrap();
     let session = lines.next().unwrap().unwrap();
+    // After some ten seconds.
     let named = || {
+        thread::sleep(Duration::from_secs(1));
         let found = finding(&url, "snapshots");
         found["said"].as_str().unwrap().contains(&session).then_some(())
     };

@@ -95,17 +95,17 @@ const DRIPS: [(&str, Answers); 4] = [
 
 #[test]
 fn every_command_ends_at_a_server_that_drips() {
-    for (piece, answers) in DRIPS {
-        let url = dripping(piece, answers);
-        thread::scope(|scope| {
+    thread::scope(|scope| {
+        for (piece, answers) in DRIPS {
+            let url = dripping(piece, answers);
             for args in COMMANDS {
-                let url = &url;
+                let command = memlock_at(&url, args);
                 scope.spawn(move || {
                     // It is given up after a time, and killed.
-                    let said = Running::start(memlock_at(url, args)).ends();
+                    let said = Running::start(command).ends();
                     assert!(!matches!(said.code, Some(0) | None), "{piece:?} {args:?}: {said:?}");
                 });
             }
-        });
-    }
+        }
+    });
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use memlock_core::Client;
 use memlock_tests::disk::Disk;
+use memlock_tests::launch::run;
 use serde_json::Value;
 
 use crate::tool::{self, Running, Said, done, memlock_at};
@@ -160,9 +161,12 @@ fn a_directory_that_cannot_be_written_is_named() {
     let place = Place::new("directory");
     fs::write(place.file(), "").unwrap();
     fs::set_permissions(place.file(), fs::Permissions::from_mode(0o666)).unwrap();
-    // Where it is built, others may not look.
+    // Where it is built, others may not look. A child of another test could have a file open that we
+    // write.
     let command = place.0.join("memlock");
-    fs::copy(tool::path(), &command).unwrap();
+    let mut copy = Command::new("cp");
+    copy.arg(tool::path()).arg(&command);
+    run(copy);
     fs::set_permissions(&place.0, fs::Permissions::from_mode(0o555)).unwrap();
     let as_nobody = |args: &[&str]| {
         let mut command = Command::new(&command);

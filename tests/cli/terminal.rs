@@ -64,7 +64,7 @@ fn what_the_library_logs_is_told_to_who_asks() {
 fn a_reader_who_leaves_is_no_trouble() {
     let server = Memcached::start();
     assert_eq!(done(memlock(&server, &["list", "l", "set-up"])).code, Some(0));
-    let keys: String = (0..20_000).map(|number| format!("{number}\n")).collect();
+    let keys: String = (0..10_000).map(|number| format!("{number}\n")).collect();
     assert_eq!(
         crate::tool::fed(memlock(&server, &["list", "l", "insert", "-q"]), keys.as_bytes()).code,
         Some(0)

