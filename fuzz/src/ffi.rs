@@ -182,7 +182,9 @@ fn lock(place: usize, slot: usize, lease: i64, hands: &mut Hands, input: &mut In
             (hands.locks[slot], hands.names[slot]) = (lock, Some((place, name)));
         } else {
             // SAFETY: a lock that is not used any more.
-            assert_eq!(answered(unsafe { memlock_unlock(lock) }), MEMLOCK_OK);
+            let answer = answered(unsafe { memlock_unlock(lock) });
+            // A slow machine may take longer than a short lease.
+            assert!(answer == MEMLOCK_OK || (answer == MEMLOCK_LOST && lease < 60_000));
         }
     }
 }
@@ -203,7 +205,7 @@ fn listing(what: u8, place: usize, hands: &mut Hands, input: &mut Input<'_>) {
                     _ => memlock_list_set_up(
                         client,
                         or_null(&name, input),
-                        duration.max(1000),
+                        duration.max(60_000),
                         &mut made,
                     ),
                 }

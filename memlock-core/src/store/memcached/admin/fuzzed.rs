@@ -15,7 +15,7 @@ pub struct Tool(Text);
 impl Tool {
     /// Uses this connection.
     pub fn over(stream: TcpStream) -> Tool {
-        let timeout = Duration::from_secs(1);
+        let timeout = Duration::from_secs(20);
         let settings = Settings { connect_timeout: timeout, io_timeout: timeout, pool: 1 };
         let address = Address::new(Place::Tcp("server".to_owned(), 1), settings);
         Tool(Text::over(Stream::Tcp(stream), &address))
