@@ -90,6 +90,14 @@ def hasty_switching() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.fixture
+def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
+    """What went to sys.unraisablehook."""
+    seen: list[BaseException | None] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda given: seen.append(given.exc_value))
+    return seen
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL of the test run."""

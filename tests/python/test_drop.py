@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import gc
 import logging
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, nullcontext
@@ -35,14 +34,6 @@ def failing(module_server: Memcached) -> Iterator[Memcached]:
     # What earlier tests have left is not to be released while the server is silent.
     gc.collect()
     yield module_server
-
-
-@pytest.fixture
-def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
-    """What went to sys.unraisablehook."""
-    seen: list[BaseException | None] = []
-    monkeypatch.setattr(sys, "unraisablehook", lambda given: seen.append(given.exc_value))
-    return seen
 
 
 def connect(server: Memcached, io_timeout: str = "20s") -> memlock.Client:

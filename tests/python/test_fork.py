@@ -137,28 +137,6 @@ tell("released")
     ]
 
 
-def test_a_child_may_take_the_inherited_object_for_itself(server: Memcached, name: str) -> None:
-    program = """
-mutex = client.mutex(name)
-mutex.acquire()
-first = mutex.fence
-receive, send = multiprocessing.Pipe(duplex=False)
-pid = os.fork()
-if pid == 0:
-    receive.recv()
-    mutex.acquire()
-    print(mutex.fence > first, mutex.owner().pid == os.getpid(), flush=True)
-    mutex.release()
-    os._exit(0)
-mutex.release()
-send.send("go")
-assert os.waitpid(pid, 0)[1] == 0
-with mutex:
-    print("parent")
-"""
-    assert run(PRELUDE + program, server.url, name) == ["True True", "parent"]
-
-
 def test_forking_while_threads_are_inside_calls_hangs_nobody(server: Memcached, name: str) -> None:
     program = """
 stop = threading.Event()
@@ -212,18 +190,20 @@ print(set(done), sorted(words), semaphore.available)
     assert line == "{4} ['0', '1', '2', '3', 'child'] 5"
 
 
-def test_multiprocessing_by_fork_shares_objects(server: Memcached, name: str) -> None:
+def test_children_acquire_by_the_objects_that_they_inherited(server: Memcached, name: str) -> None:
     program = """
 mutex = client.mutex(name)
 counter = multiprocessing.RawValue("i", 0)
 def work():
     for _ in range(50):
         with mutex:
+            assert mutex.fence > first and mutex.owner().pid == os.getpid()
             seen = counter.value
             for _ in range(50):
                 pass
             counter.value = seen + 1
 mutex.acquire()
+first = mutex.fence
 context = multiprocessing.get_context("fork")
 workers = [context.Process(target=work) for _ in range(4)]
 for worker in workers:

@@ -318,20 +318,3 @@ def test_counters_take_the_numbers_and_timeouts_that_they_can(
     other = any_client.counter(f"{name}-most")
     other.set_up(2**64 - 1)
     assert other.available == 2**64 - 1
-
-
-def test_what_is_no_number_is_a_protocol_error(
-    client: memlock.Client, plain: MemcachedText, name: str
-) -> None:
-    counter = client.counter(name)
-    plain.add(name, b"three")
-    for call in [
-        counter.try_acquire,
-        counter.acquire,
-        lambda: counter.acquire(priority=0),
-        counter.release,
-        lambda: counter.available,
-    ]:
-        with pytest.raises(memlock.ProtocolError):
-            call()
-    assert plain.get(name) == b"three"

@@ -243,6 +243,20 @@ def test_a_server_that_died_is_named_for_what_is_held(
         names(caught.value, name, f"127.0.0.1:{mortal_server.port}")
 
 
+def test_a_counter_that_is_no_number_is_named(
+    server: Memcached, client: memlock.Client, name: str
+) -> None:
+    mutex, counter = held(client.mutex(name)), client.counter(f"lock:{name}")
+    parks = functools.partial(counter.acquire, priority=0)
+    for use in [counter.try_acquire, counter.acquire, parks, counter.release]:
+        with pytest.raises(memlock.ProtocolError) as caught:
+            use()
+        names(caught.value, name, f"127.0.0.1:{server.port}")
+    with pytest.raises(memlock.ProtocolError):
+        _ = counter.available
+    assert mutex.check()
+
+
 BARE = """
 import sys, memlock
 url, name = sys.argv[1:]

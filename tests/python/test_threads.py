@@ -208,10 +208,10 @@ def test_during_an_extension_to_a_shorter_lease_nothing_is_counted_on_that_may_b
 
 PROCESSES = """
 import multiprocessing, sys
-folder, method, url, name, entries = sys.argv[1:]
+folder, url, name, entries = sys.argv[1:]
 sys.path.insert(0, folder)
 from contender import contend
-context = multiprocessing.get_context(method)
+context = multiprocessing.get_context("spawn")
 workers = [context.Process(target=contend, args=(url, name, entries, 25)) for _ in range(4)]
 for worker in workers:
     worker.start()
@@ -221,14 +221,13 @@ print([worker.exitcode for worker in workers])
 """
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_processes_of_multiprocessing_exclude_each_other_and_fences_rise(
-    server: Memcached, plain: MemcachedText, name: str, tmp_path: Path, method: str
+def test_spawned_processes_exclude_each_other_and_fences_rise(
+    server: Memcached, plain: MemcachedText, name: str, tmp_path: Path
 ) -> None:
     folder, client = str(Path(__file__).parent), memlock.connect(server.url)
     mutex, semaphore = client.mutex(name), client.semaphore(name, 2)
     with mutex:
-        child = Child(PROCESSES, folder, method, server.url, name, str(tmp_path))
+        child = Child(PROCESSES, folder, server.url, name, str(tmp_path))
         # So that all of them compete from the beginning.
         eventually(lambda: len(plain.queue(name)) == 4)
     with child:
