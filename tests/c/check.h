@@ -88,6 +88,16 @@ static inline const char *check_url(void) {
     return url;
 }
 
+/* Tries to lock something where there is no server, by which a message is logged. */
+static inline int check_nowhere(const char *url) {
+    memlock_client *client;
+    memlock_lock *lock;
+    ANSWERS(MEMLOCK_OK, memlock_client_open(url, &client));
+    const int answer = memlock_mutex_lock(client, "nowhere", 30000, 0, &lock);
+    memlock_client_close(client);
+    return answer;
+}
+
 /* The process of that memcached, for tests that freeze or kill it. */
 static inline pid_t check_server(void) {
     const char *pid = getenv("MEMCACHED_PID");

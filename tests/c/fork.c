@@ -299,14 +299,7 @@ static const pid_t nobody = 0;
 static _Atomic pid_t logged_by;
 static _Atomic bool stay, inside;
 
-static int try_nowhere(void) {
-    memlock_client *dead;
-    memlock_lock *none;
-    ANSWERS(MEMLOCK_OK, memlock_client_open("memcached://127.0.0.1:1", &dead));
-    const int answer = memlock_mutex_lock(dead, "dead", 1000, 0, &none);
-    memlock_client_close(dead);
-    return answer;
-}
+static int try_nowhere(void) { return check_nowhere("memcached://127.0.0.1:1"); }
 
 static void fails(void) { ANSWERS(MEMLOCK_UNREACHABLE, try_nowhere()); }
 
@@ -322,9 +315,9 @@ static void hear(int level, const char *part, const char *message, void *arg) {
     logged_by = getpid();
 }
 
-static void *fail_once(void *unused) {
+static void *go_on_failing(void *unused) {
     (void)unused;
-    fails();
+    while (!stop) fails();
     return NULL;
 }
 
@@ -349,9 +342,10 @@ static void a_child_does_not_wait_for_a_callback_of_its_parents(void) {
     pid_t parent = getpid();
     stay = true;
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_INFO, hear_and_stay, &parent));
-    const pthread_t thread = check_start(fail_once, NULL);
+    const pthread_t thread = check_start(go_on_failing, NULL);
     EVENTUALLY(inside);
     fork_and_expect_good_news(0, log_as_its_parent);
+    stop = true;
     stay = false;
     check_join(thread);
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
@@ -376,12 +370,6 @@ static void a_callback_may_fork(void) {
     ANSWERS(MEMLOCK_UNREACHABLE, answer);
     ANSWERS(MEMLOCK_OK, memlock_log_set(MEMLOCK_LOG_OFF, NULL, NULL));
     expect_good_news(child, 0);
-}
-
-static void *go_on_failing(void *unused) {
-    (void)unused;
-    while (!stop) fails();
-    return NULL;
 }
 
 static void *go_on_replacing(void *unused) {

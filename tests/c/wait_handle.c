@@ -149,17 +149,6 @@ static void a_wait_ends_alone_with_its_handle(void) {
     CHECK(!plain_has("lock:ended-0"));
 }
 
-static void a_wait_behind_a_plain_client_can_be_ended(void) {
-    struct waiter waiter = {.kind = MUTEX};
-    memlock_wait *wait = handle();
-    CHECK(plain_add("lock:plain", 600));
-    starts_waiting(&waiter, "plain", wait);
-    QUEUE_BECOMES(1, "plain");
-    is_cancelled(&waiter);
-    CHECK(queue_length("plain") == 0 && plain_delete("lock:plain"));
-    memlock_wait_close(wait);
-}
-
 static void a_handle_that_was_cancelled_ends_every_later_wait(void) {
     const int64_t waits[] = {-1, 0, 1, INT64_MAX};
     memlock_wait *wait = handle();
@@ -356,7 +345,6 @@ static void cancelling_all_waits_of_the_client_ends_those_with_a_handle_too(void
 int main(void) {
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
     RUN(a_wait_ends_alone_with_its_handle);
-    RUN(a_wait_behind_a_plain_client_can_be_ended);
     RUN(a_handle_that_was_cancelled_ends_every_later_wait);
     RUN(a_handle_that_is_not_cancelled_changes_nothing);
     RUN(the_other_waits_go_on);

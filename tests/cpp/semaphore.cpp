@@ -1,5 +1,5 @@
-// memlock::counting_semaphore as std's, its permits, and what it has beyond them. What all languages share is in
-// tests/conformance.
+// memlock::counting_semaphore as std's, its permits, and what it has beyond them; and memlock::counter. What all
+// languages share is in tests/conformance.
 
 #include "check.hpp"
 
@@ -19,6 +19,7 @@ static_assert(std::is_nothrow_move_constructible_v<memlock::permit>);
 static_assert(std::is_nothrow_move_assignable_v<memlock::permit>);
 static_assert(std::is_nothrow_default_constructible_v<memlock::permit>);
 static_assert(std::is_same_v<decltype(std::declval<semaphore&>().acquire_permit()), memlock::permit>);
+static_assert(std::is_copy_constructible_v<memlock::counter> && std::is_move_constructible_v<memlock::counter>);
 
 namespace semaphore_tests {
 
@@ -249,6 +250,35 @@ void a_handle_ends_single_waits() {
     THROWS(errc::invalid, one.acquire_unless(handle));
 }
 
+void a_copy_is_the_same_counter() {
+    const auto client = here();
+    memlock::counter counter{client, "counter"};
+    CHECK(!counter.available() && counter.key() == "counter");
+    CHECK(counter.set_up(2) && !counter.set_up(7));
+    memlock::counter same{counter};
+    CHECK(same.try_acquire() && counter.park_for(1h));
+    CHECK(!counter.try_acquire() && !counter.retry_for(10ms) && !counter.park_for(10ms, 3));
+    same.release();
+    counter.release();
+    CHECK(same.available() == 2u);
+    THROWS(errc::invalid, memlock::counter(client, std::string{"a\0b", 3}));
+}
+
+void a_handle_ends_single_waits_for_a_counter() {
+    const auto client = here(), other = here();
+    memlock::counter counter{client, "handle"};
+    CHECK(counter.set_up(0));
+    const memlock::wait_handle handle{client}, theirs{other};
+    std::thread parked{[&] { THROWS(errc::interrupted, counter.park_unless(handle)); }};
+    std::thread trying{[&] { THROWS(errc::interrupted, counter.retry_unless(handle)); }};
+    QUEUE_AT_BECOMES(1, "handle");
+    handle.cancel();
+    parked.join();
+    trying.join();
+    THROWS(errc::invalid, counter.retry_unless(theirs));
+    THROWS(errc::invalid, counter.park_unless(theirs));
+}
+
 #ifdef __cpp_lib_jthread
 
 void a_stop_ends_the_wait() {
@@ -284,6 +314,8 @@ SUITE(semaphore) {
     RUN(all_holders_are_known);
     RUN(names_and_clients_are_checked);
     RUN(a_handle_ends_single_waits);
+    RUN(a_copy_is_the_same_counter);
+    RUN(a_handle_ends_single_waits_for_a_counter);
 #ifdef __cpp_lib_jthread
     RUN(a_stop_ends_the_wait);
 #endif
