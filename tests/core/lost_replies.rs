@@ -297,6 +297,7 @@ fn an_extension_after_a_release_in_doubt_settles_that_it_is_held() {
     for kind in KINDS {
         let (world, mut held) = hold_and_lose(kind, LEASE, &all_lost(Loss::Request));
         assert_eq!(held.release().unwrap_err().kind(), ErrorKind::Unknown);
+        assert!(held.remaining().is_zero(), "it may have been released");
         world.heals();
         assert_eq!(held.extend(LEASE).unwrap(), Extension::Extended);
         assert!(!held.remaining().is_zero(), "it was extended");

@@ -2,7 +2,6 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -177,33 +176,6 @@ fn a_forked_child_holds_nothing_of_its_parents() {
         "the child's copy was dropped, and the parent's lock stands"
     );
     assert_eq!(held.unwrap().unlock().unwrap(), Release::Released);
-}
-
-#[test]
-fn children_of_a_busy_parent_work_at_once() {
-    let server = Memcached::start();
-    let client = Client::connect(&server.url()).unwrap();
-    let stop = AtomicBool::new(false);
-    thread::scope(|scope| {
-        for worker in 0..4 {
-            let (client, stop) = (&client, &stop);
-            scope.spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    drop(client.mutex(format!("w{}", worker / 2), LEASE).unwrap().lock().unwrap());
-                }
-            });
-        }
-        for round in 0..15 {
-            let code = in_a_child(|| {
-                let mine = client.mutex(format!("child {round}"), LEASE).unwrap();
-                let mut lock = mine.lock().unwrap();
-                let list = client.distinct_list("s").and_then(|mut list| list.set_up(LEASE));
-                i32::from(lock.unlock().unwrap() != Release::Released || list.is_err())
-            });
-            assert_eq!(code, 0, "round {round}");
-        }
-        stop.store(true, Ordering::Relaxed);
-    });
 }
 
 /// One test for all that the bare functions do: the process has one default client.

@@ -273,12 +273,12 @@ fn crowd(rounds: usize) {
 }
 
 #[test]
-fn early_wake_ups_and_hand_overs_lose_no_waiter() {
+fn early_wake_ups_lose_no_waiter() {
     crowd(60);
 }
 
 #[test]
 #[ignore = "real time: make prove"]
-fn very_many_early_wake_ups_and_hand_overs_lose_no_waiter() {
+fn very_many_early_wake_ups_lose_no_waiter() {
     crowd(1000);
 }

@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use memlock_tests::frozen::Frozen;
 use memlock_tests::intercepted::intercepted;
 
 use super::bench::{
-    Bench, Fate, LEASE, PATIENCE, connect, gets, in_line, lock, release, unlock, until, waiter,
+    Bench, Fate, LEASE, PATIENCE, connect, gets, in_line, lock, unlock, until, waiter,
 };
 
 fn is_add_of_the_lock(op: &Op<'_>) -> bool {
@@ -172,38 +172,4 @@ fn a_panic_of_the_one_who_hands_over_leaves_no_waiter_hanging() {
         panic!("it waits for ever")
     };
     unlock(got);
-}
-
-#[test]
-fn a_child_that_a_waits_callback_made_leaves_the_wait_to_its_parent() {
-    let bench = Bench::new();
-    let held = Mutex::new(Some(lock(&bench.client())));
-    let client = bench.client();
-    let child = AtomicI32::new(-1);
-    let fork_once = || {
-        if child.load(Ordering::SeqCst) == -1 {
-            // SAFETY: the child ends its wait and leaves by `_exit`.
-            child.store(unsafe { libc::fork() }, Ordering::SeqCst);
-        }
-        if child.load(Ordering::SeqCst) > 0 {
-            release(&held);
-        }
-        false
-    };
-    let wait = Wait::at_most(PATIENCE).unless(&fork_once);
-    let waited = client.mutex("m", LEASE).unwrap().lock_with(&wait);
-    let pid = child.load(Ordering::SeqCst);
-    if pid == 0 {
-        let left = matches!(waited, Ok(Waited::Interrupted));
-        // SAFETY: ends the child without running the test harness's destructors.
-        unsafe { libc::_exit(if left { 7 } else { 1 }) }
-    }
-    let mut status = 0;
-    // SAFETY: waits for the child made above.
-    let mut ended = || unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) };
-    launch::until("the child has ended", || ended() == pid);
-    assert_eq!(libc::WEXITSTATUS(status), 7);
-    let Ok(Waited::Done(got)) = waited else { panic!("the parent's wait goes on: {waited:?}") };
-    unlock(got);
-    until(|| bench.waiters().is_empty());
 }

@@ -27,48 +27,6 @@ fn a_lock_that_was_lost_goes_to_the_next_in_the_queue() {
     }
 }
 
-/// A server that is gone after so many batches, and loses its last answer.
-fn going(server: Arc<dyn Store>, batches: usize) -> Arc<dyn Store> {
-    let batches = AtomicUsize::new(batches);
-    intercepted(server, move |server, route, ops| {
-        let left = batches.load(Ordering::SeqCst);
-        batches.store(left.saturating_sub(1), Ordering::SeqCst);
-        if left == 0 {
-            let error = Error::new(ErrorKind::Unreachable, "It cannot be connected to.");
-            return Err(Failure { error, sent: false });
-        }
-        let replies = server.run(route, ops)?;
-        if left > 1 {
-            return Ok(replies);
-        }
-        Err(Failure { error: Error::new(ErrorKind::Unknown, "The reply was lost."), sent: true })
-    })
-}
-
-#[test]
-fn nobody_is_told_that_nothing_was_changed_who_may_have_left_something() {
-    let bench = Bench::new();
-    let client = Client::with_store(going(connect(&bench.server), 1), Arc::new(SystemClock));
-    // For as long as an outage is ridden out.
-    let waited = client.mutex("m", LEASE).unwrap().lock();
-    assert_eq!(waited.unwrap_err().kind(), ErrorKind::Unknown);
-    assert!(
-        bench.server.plain().get("lock:m").is_some(),
-        "it was granted, without anybody knowing"
-    );
-    bench.delete(&bench.lock);
-
-    // The first batch is the grant, whatever time it takes: a slow one would be looked at once
-    // more.
-    let store = going(connect(&bench.server), 2);
-    let mut lock = lock(&Client::with_store(store, Frozen::clock()));
-    for _ in 0..2 {
-        assert_eq!(lock.unlock().unwrap_err().kind(), ErrorKind::Unknown);
-        assert!(lock.remaining().is_zero(), "it may have been released");
-    }
-    assert!(bench.server.plain().get("lock:m").is_none());
-}
-
 #[test]
 fn a_wake_up_for_a_place_that_could_not_be_given_back_is_heeded() {
     let bench = Bench::new();
