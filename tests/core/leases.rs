@@ -9,6 +9,8 @@ use memlock_tests::assert_safe;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
 
+use crate::bench::{KINDS, Kind};
+
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -43,67 +45,53 @@ fn is_refused_until(deadline: Moment, what: &str, mut attempt: impl FnMut() -> b
     }
 }
 
-/// Locks a mutex, and tells for how long the server keeps it, and until when its holder relies on
-/// it, who dies.
-fn dead_lock(client: &Client, name: &str, lease: Duration) -> (Duration, Moment) {
-    let mutex = client.mutex(name, lease).unwrap();
-    let lock = granted(|| mutex.lock());
-    let (owner, deadline) = (mutex.owner().unwrap(), lock.deadline());
-    std::mem::forget(lock);
-    (owner.map_or(Duration::ZERO, |owner| owner.remaining.unwrap()), deadline)
-}
-
-/// The same of a permit of two. It is reckoned from what the reply to another one, so long before,
-/// showed of the server's clock.
-fn dead_permit(
-    client: &Client,
-    name: &str,
-    lease: Duration,
-    before: Duration,
-) -> (Duration, Moment) {
-    let semaphore = client.semaphore(name, 2, lease).unwrap();
-    let mut other = client.semaphore(name, 2, LEASE).unwrap().acquire().unwrap();
-    thread::sleep(before);
-    let permit = granted(|| semaphore.acquire());
-    let (token, deadline) = (permit.token(), permit.deadline());
-    std::mem::forget(permit);
-    let holders = semaphore.status().unwrap().unwrap().holders;
-    let holder = holders.iter().find(|holder| holder.token == token);
-    // The record is written once more.
-    assert_eq!(other.extend(LEASE).unwrap(), Extension::Extended);
-    std::mem::forget(other);
-    (holder.map_or(Duration::ZERO, |holder| holder.remaining), deadline)
+/// Acquires it for a holder that dies. Tells for how long the server keeps it, and until when its
+/// holder relies on it.
+fn dead(kind: Kind, client: &Client, name: &str, lease: Duration) -> (Duration, Moment) {
+    let held = granted(|| kind.attempt(client, name, lease)).expect("it was free");
+    let (token, deadline) = (held.token(), held.deadline());
+    std::mem::forget(held);
+    let kept = match kind {
+        Kind::Lock => {
+            let owner = client.mutex(name, lease).unwrap().owner().unwrap();
+            owner.and_then(|owner| owner.remaining)
+        }
+        Kind::Permit => {
+            let holders = client.semaphore(name, 1, lease).unwrap().status().unwrap();
+            let mut holders = holders.unwrap().holders.into_iter();
+            holders.find(|holder| holder.token == token).map(|holder| holder.remaining)
+        }
+    };
+    // Where the machine stands still, it may be over by now.
+    (kept.unwrap_or_default(), deadline)
 }
 
 #[test]
 fn a_lease_is_never_granted_twice_and_ends_soon_at_any_phase_of_the_servers_clock() {
     let server = Memcached::start();
-    let client = connect(&server);
+    let client = &connect(&server);
     thread::scope(|scope| {
         // Twenty-five phases, each 40 ms after the one before.
         for (phase, lease) in (0..25).flat_map(|phase| [(phase, 1000), (phase, 1400)]) {
-            let (client, name) = (&client, format!("{lease} {phase}"));
-            let lease = Duration::from_millis(lease);
-            let is_kept_for = move |kept: Duration| {
-                assert!(kept < lease + 3 * SECOND, "phase {phase}: kept for {kept:?}");
-            };
-            let what = format!("{lease:?}, phase {phase}");
-            let (its_name, its_what) = (name.clone(), what.clone());
-            scope.spawn(move || {
-                thread::sleep(Duration::from_millis(phase * 40));
-                let (kept, deadline) = dead_lock(client, &its_name, lease);
-                is_kept_for(kept);
-                let mutex = client.mutex(&its_name, LEASE).unwrap();
-                is_refused_until(deadline, &its_what, || mutex.try_lock().unwrap().is_some());
-            });
-            scope.spawn(move || {
-                thread::sleep(Duration::from_millis(phase * 40));
-                let before = Duration::from_millis(phase * 13);
-                let (kept, deadline) = dead_permit(client, &name, lease, before);
-                is_kept_for(kept);
-                let semaphore = client.semaphore(&name, 2, LEASE).unwrap();
-                is_refused_until(deadline, &what, || semaphore.try_acquire().unwrap().is_some());
-            });
+            for kind in KINDS {
+                scope.spawn(move || {
+                    let (name, lease) = (format!("{lease} {phase}"), Duration::from_millis(lease));
+                    thread::sleep(Duration::from_millis(phase * 40));
+                    if kind == Kind::Permit {
+                        // The next one is reckoned from what the reply to this one, so long before,
+                        // showed of the server's clock.
+                        drop(kind.hold(client, &name, LEASE));
+                        thread::sleep(Duration::from_millis(phase * 13));
+                    }
+                    let (kept, deadline) = dead(kind, client, &name, lease);
+                    let what = format!("{kind:?}, {lease:?}, phase {phase}");
+                    let more = if kind == Kind::Lock { 3 * SECOND } else { 4 * SECOND };
+                    assert!(kept < lease + more, "{what}: kept for {kept:?}");
+                    is_refused_until(deadline, &what, || {
+                        kind.attempt(client, &name, LEASE).unwrap().is_some()
+                    });
+                });
+            }
         }
     });
 }
@@ -127,7 +115,7 @@ fn a_lease_beyond_thirty_days_is_neither_immortal_nor_dead_at_once() {
     let client = connect(&server);
     let day = Duration::from_secs(24 * 3600);
     for days in [29, 30, 31, 366] {
-        let (kept, _) = dead_lock(&client, &format!("{days}"), days * day);
+        let (kept, _) = dead(Kind::Lock, &client, &format!("{days}"), days * day);
         let most = days * day + days * day / 5000 + Duration::from_secs(60);
         assert!(
             kept > days * day - Duration::from_secs(60) && kept < most,
@@ -145,7 +133,7 @@ fn a_grant_from_a_server_that_stood_still_is_not_believed_for_longer_than_the_se
     mutex.owner().unwrap();
     server.pause();
     let (_, deadline) = thread::scope(|scope| {
-        let waiter = scope.spawn(|| dead_lock(&client, "m", 4 * SECOND));
+        let waiter = scope.spawn(|| dead(Kind::Lock, &client, "m", 4 * SECOND));
         thread::sleep(Duration::from_millis(1800));
         server.resume();
         waiter.join().unwrap()

@@ -464,36 +464,41 @@ fn a_waiter_is_woken_although_the_lease_was_renewed_meanwhile() {
     drop(got.recv_timeout(PATIENCE).expect("it was not woken"));
 }
 
+/// All are due at once, and no time passes in which anything would be tried again.
 #[test]
 fn a_silent_server_is_asked_once_for_all_and_costs_nobody_what_another_one_keeps() {
-    const LEASE: Duration = Duration::from_secs(3);
     let servers = [Memcached::start(), Memcached::start()];
-    let proxies = servers.each_ref().map(|server| Proxy::start(server.address()));
-    let addresses = proxies.each_ref().map(Proxy::address).join(",");
-    let client = Client::connect(&format!("memcached://{addresses}?io_timeout=300ms")).unwrap();
-    let all: Vec<Renewal> = (0..20)
-        .flat_map(|number| {
-            KINDS.map(|kind| renewed(kind.hold(&client, &number.to_string(), LEASE)))
-        })
-        .collect();
-    // Which server was asked, in their order.
-    let asked = Arc::new(Mutex::new(Vec::new()));
-    for (number, proxy) in proxies.iter().enumerate() {
-        let asked = Arc::clone(&asked);
-        proxy.decide(move |_| {
-            asked.lock().unwrap().push(number);
-            (number == 0).then_some(Fault::DropRequest)
-        });
+    let proxy = Proxy::start(servers[0].address());
+    let url = format!("memcached://{},{}?io_timeout=2s", proxy.address(), servers[1].address());
+    let system: Arc<dyn Clock> = Arc::new(SystemClock);
+    let clock = Frozen::clock();
+    let its: Arc<dyn Clock> = Arc::<Frozen>::clone(&clock);
+    let client = Client::with_store(store::schemes::connect(&url, &system).unwrap(), its);
+    let (mut silent, mut other, mut later) = (Vec::new(), Vec::new(), None);
+    for (number, kind) in (0..20).flat_map(|number| KINDS.map(|kind| (number, kind))) {
+        let held = kind.hold(&client, &number.to_string(), LEASE);
+        let key = if kind == Kind::Lock { "lock" } else { "semaphore" };
+        if servers[0].plain().get(&format!("{key}:{number}")).is_some() {
+            silent.push(renewed(held));
+        } else if let Some(before) = later.replace(held) {
+            other.push(renewed(before));
+        }
     }
-    until("both are asked again and again", || {
-        let asked = asked.lock().unwrap();
-        [0, 1].iter().all(|server| asked.iter().filter(|number| *number == server).count() >= 8)
+    assert!(silent.len() > 6 && other.len() > 6, "each has some");
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    proxy.decide(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Some(Fault::DropRequest)
     });
-    let asked = asked.lock().unwrap().clone();
-    let longest = asked.chunk_by(|one, two| one == two).filter(|run| run[0] == 0).map(<[_]>::len);
-    let longest = longest.max().unwrap();
-    assert!(longest < 8, "{longest} requests in vain, one after the other: {asked:?}");
-    drop(all);
+    clock.advance(THIRD);
+    // The renewal thread begins a round.
+    let _later = renewed(later.unwrap());
+    until("the others are renewed", || other.iter().all(|one| one.remaining() > LEASE - SECOND));
+    until("the silent one is asked", || asked.load(Ordering::SeqCst) > 0);
+    let asked = asked.load(Ordering::SeqCst);
+    assert!(asked < 6, "{asked} requests in vain for {} leases", silent.len());
+    assert!(silent.iter().all(|one| one.is_held() && one.remaining() < LEASE - SECOND));
 }
 
 #[test]

@@ -37,10 +37,10 @@ fn a_holder_is_known_by_its_token() {
     let status = bench.semaphore(4).status().unwrap().unwrap();
     let [holder] = &status.holders[..] else { panic!("{status:?}") };
     assert_eq!((holder.token, holder.permits, holder.pid), (held.token(), 1, std::process::id()));
-    // The server keeps it for at least as long as the holder relies on it, and for at most two
-    // seconds longer, by its own clock.
+    // The server keeps it for at least as long as the holder relies on it. By its own clock, which
+    // shows whole seconds, that is at most three seconds longer.
     assert!(holder.remaining >= held.remaining(), "{holder:?}");
-    assert!(holder.remaining <= LEASE + Duration::from_secs(2), "{holder:?}");
+    assert!(holder.remaining <= LEASE + Duration::from_secs(3), "{holder:?}");
 }
 
 /// The server counts commands, and each command of ours that needs an answer first is a round trip
