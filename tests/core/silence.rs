@@ -1,131 +1,112 @@
 //! A server that hangs: dropping whatever is held there costs one timeout per server, and calls of
 //! the user are tried.
 
+use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::{Client, ErrorKind, Release, RenewOptions};
+use memlock_core::{Client, ErrorKind, Guard, Release, RenewOptions, Renewal};
+use memlock_tests::launch::until;
+use memlock_tests::proxy::{Fault, Proxy};
 use memlock_tests::server::Memcached;
 
-const SECOND: Duration = Duration::from_secs(1);
-const LEASE: Duration = Duration::from_secs(30);
-const IO_TIMEOUT: Duration = Duration::from_millis(300);
-/// One timeout each would take 15 seconds.
+use crate::bench::{KINDS, Kind};
+
+const LEASE: Duration = Duration::from_secs(300);
+const IO_TIMEOUT: Duration = Duration::from_secs(1);
 const HELD: usize = 50;
-/// Ten timeouts: for a machine that is busy with other things.
-const SOON: Duration = Duration::from_secs(3);
-const PATIENCE: Duration = Duration::from_secs(20);
 
-fn connect(servers: &[&Memcached]) -> Client {
-    let hosts: Vec<String> = servers.iter().map(|server| server.address()).collect();
-    Client::connect(&format!(
-        "memcached://{}?io_timeout={}ms",
-        hosts.join(","),
-        IO_TIMEOUT.as_millis()
-    ))
-    .unwrap()
+fn connect(addresses: &[String]) -> Client {
+    within(IO_TIMEOUT, addresses)
 }
 
-fn eventually(what: &str, mut true_by_now: impl FnMut() -> bool) {
-    let end = Instant::now() + PATIENCE;
-    while !true_by_now() {
-        assert!(Instant::now() < end, "not within {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(5));
-    }
+fn within(io_timeout: Duration, addresses: &[String]) -> Client {
+    let (addresses, seconds) = (addresses.join(","), io_timeout.as_secs());
+    Client::connect(&format!("memcached://{addresses}?io_timeout={seconds}s")).unwrap()
 }
 
-/// Acquires something under the name of a number, to be dropped by the caller.
-type Acquire = fn(&Client, usize) -> Box<dyn Send>;
+fn renewed(held: Box<dyn Guard>) -> Renewal {
+    held.renew(RenewOptions::default()).unwrap()
+}
 
-const KINDS: [(&str, Acquire); 5] = [
-    ("locks", |client, number| {
-        Box::new(client.mutex(format!("m{number}"), LEASE).unwrap().lock().unwrap())
-    }),
+/// Acquires something under the name of a number.
+type Acquire = fn(&Client, usize) -> Box<dyn Any + Send>;
+
+const WAYS: [(&str, Acquire); 5] = [
+    ("locks", |client, number| Box::new(hold(Kind::Lock, client, number))),
+    ("permits", |client, number| Box::new(hold(Kind::Permit, client, number))),
+    ("renewed locks", |client, number| Box::new(renewed(hold(Kind::Lock, client, number)))),
+    ("renewed permits", |client, number| Box::new(renewed(hold(Kind::Permit, client, number)))),
     ("permits of one semaphore", |client, _| {
         Box::new(client.semaphore("s", 100, LEASE).unwrap().acquire().unwrap())
     }),
-    ("permits of many semaphores", |client, number| {
-        Box::new(client.semaphore(format!("s{number}"), 1, LEASE).unwrap().acquire().unwrap())
-    }),
-    ("renewed locks", |client, number| {
-        let lock = client.mutex(format!("k{number}"), LEASE).unwrap().lock().unwrap();
-        Box::new(lock.renew(RenewOptions::default()).unwrap())
-    }),
-    ("renewed permits", |client, number| {
-        let permit = client.semaphore(format!("k{number}"), 1, LEASE).unwrap().acquire().unwrap();
-        Box::new(permit.renew(RenewOptions::default()).unwrap())
-    }),
 ];
 
-fn drop_all(what: &str, held: Vec<Box<dyn Send>>) {
-    let began = Instant::now();
-    drop(held);
-    assert!(began.elapsed() < SOON, "{what}: {:?}", began.elapsed());
+fn hold(kind: Kind, client: &Client, number: usize) -> Box<dyn Guard> {
+    kind.hold(client, &format!("m{number}"), LEASE)
 }
 
+/// One timeout for each would take as many.
 #[test]
-fn to_drop_many_locks_of_a_server_that_hangs_takes_one_timeout() {
-    for (what, acquire) in KINDS {
-        let server = Memcached::start();
-        let client = connect(&[&server]);
-        let held: Vec<_> = (0..HELD).map(|number| acquire(&client, number)).collect();
-        server.pause();
-        drop_all(what, held);
-    }
-}
-
-#[test]
-fn what_is_held_on_another_server_is_released_meanwhile() {
-    for (what, acquire) in KINDS {
-        let (hangs, works) = (Memcached::start(), Memcached::start());
-        let client = connect(&[&hangs, &works]);
-        let held: Vec<_> = (0..HELD).map(|number| acquire(&client, number)).collect();
-        hangs.pause();
-        drop_all(what, held);
-        let alone = connect(&[&works]);
-        for number in 0..HELD {
-            assert!(works.plain().get(&format!("lock:m{number}")).is_none(), "{what}");
-            assert!(works.plain().get(&format!("lock:k{number}")).is_none(), "{what}");
-            for name in [format!("s{number}"), format!("k{number}"), "s".to_owned()] {
-                let status = alone.open_semaphore(&name, LEASE).unwrap().status().unwrap();
-                assert!(status.is_none_or(|status| status.holders.is_empty()), "{what}: {name}");
-            }
+fn to_drop_much_on_a_server_that_hangs_takes_one_timeout_and_releases_the_rest() {
+    thread::scope(|scope| {
+        for (what, acquire) in WAYS {
+            scope.spawn(move || {
+                let (hangs, works) = (Memcached::start(), Memcached::start());
+                let proxy = Proxy::start(hangs.address());
+                let patience = Duration::from_secs(5);
+                let client = within(patience, &[proxy.address(), works.address()]);
+                let held: Vec<_> = (0..HELD).map(|number| acquire(&client, number)).collect();
+                let asked = Arc::new(AtomicUsize::new(0));
+                let counted = Arc::clone(&asked);
+                proxy.decide(move |_| {
+                    counted.fetch_add(1, Ordering::SeqCst);
+                    Some(Fault::DropRequest)
+                });
+                drop(held);
+                let asked = asked.load(Ordering::SeqCst);
+                assert!(asked < HELD / 5, "{what}: {asked} requests in vain");
+                let alone = within(patience, &[works.address()]);
+                for name in (0..HELD).map(|number| format!("m{number}")) {
+                    assert!(KINDS.iter().all(|kind| kind.is_free(&alone, &name)), "{what}");
+                }
+                let status = alone.open_semaphore("s", LEASE).unwrap().status().unwrap();
+                assert!(status.is_none_or(|status| status.holders.is_empty()), "{what}");
+            });
         }
-    }
+    });
 }
 
 #[test]
 fn a_call_of_the_user_is_tried_after_a_silence_and_cleans_up_what_was_left() {
-    let server = Memcached::start();
-    let client = connect(&[&server]);
-    let lock = |name: &str| client.mutex(name, LEASE).unwrap().lock().unwrap();
-    let (dropped, mut unlocked) = (lock("dropped"), lock("unlocked"));
-    let renewed = client
-        .mutex("renewed", 2 * SECOND)
-        .unwrap()
-        .lock()
-        .unwrap()
-        .renew(RenewOptions::default())
-        .unwrap();
-    server.pause();
-    drop(dropped);
-    server.resume();
-    assert_eq!(unlocked.unlock().unwrap(), Release::Released);
-    eventually("what was left behind is taken off", || {
-        drop(lock("other"));
-        server.plain().get("lock:dropped").is_none()
-    });
-    let end = Instant::now() + 3 * SECOND;
-    while Instant::now() < end {
-        assert!(renewed.is_held(), "what is still held is renewed");
-        thread::sleep(Duration::from_millis(50));
+    for kind in KINDS {
+        let server = Memcached::start();
+        let client = connect(&[server.address()]);
+        let hold = |name: &str| kind.hold(&client, name, LEASE);
+        let (dropped, mut released) = (hold("dropped"), hold("released"));
+        let renewal = renewed(kind.hold(&client, "renewed", Duration::from_secs(9)));
+        server.pause();
+        drop(dropped);
+        server.resume();
+        assert_eq!(released.release().unwrap(), Release::Released);
+        until("what was left behind is taken off", || {
+            drop(hold("other"));
+            kind.is_free(&client, "dropped")
+        });
+        let mut last = renewal.remaining();
+        until("what is still held is renewed", || {
+            let left = renewal.remaining();
+            std::mem::replace(&mut last, left) < left
+        });
     }
 }
 
 #[test]
 fn a_call_of_the_user_on_a_server_that_hangs_waits_for_it_each_time() {
     let server = Memcached::start();
-    let client = connect(&[&server]);
+    let client = connect(&[server.address()]);
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
     server.pause();
     for _ in 0..2 {
@@ -141,14 +122,12 @@ fn a_call_of_the_user_on_a_server_that_hangs_waits_for_it_each_time() {
 #[test]
 fn a_drop_releases_again_as_soon_as_the_server_has_answered_anything() {
     let server = Memcached::start();
-    let client = connect(&[&server]);
-    let mutex = |name: &str| client.mutex(name, LEASE).unwrap();
-    let held = ["first", "second"].map(|name| mutex(name).lock().unwrap());
-    let [first, second] = held;
+    let client = connect(&[server.address()]);
+    let [first, second] = ["first", "second"].map(|name| Kind::Lock.hold(&client, name, LEASE));
     server.pause();
     drop(first);
     server.resume();
-    mutex("other").owner().unwrap();
+    client.mutex("other", LEASE).unwrap().owner().unwrap();
     drop(second);
     assert!(server.plain().get("lock:second").is_none());
 }
@@ -156,21 +135,16 @@ fn a_drop_releases_again_as_soon_as_the_server_has_answered_anything() {
 #[test]
 fn a_drop_does_not_repeat_a_release_that_failed() {
     let server = Memcached::start();
-    let client = connect(&[&server]);
-    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
-    let mut permit = client.semaphore("s", 1, LEASE).unwrap().acquire().unwrap();
-    let renewed =
-        client.mutex("k", LEASE).unwrap().lock().unwrap().renew(RenewOptions::default()).unwrap();
+    let client = connect(&[server.address()]);
+    let mut held = KINDS.map(|kind| kind.hold(&client, "m", LEASE));
+    let renewals = KINDS.map(|kind| renewed(kind.hold(&client, "k", LEASE)));
     server.kill();
-    lock.unlock().unwrap_err();
-    permit.release().unwrap_err();
-    renewed.release().unwrap_err();
+    assert!(held.iter_mut().all(|held| held.release().is_err()));
+    assert!(renewals.iter().all(|renewal| renewal.release().is_err()));
     server.restart();
     let mut plain = server.plain();
-    let connections = |plain: &mut memlock_tests::server::MemcachedText| {
-        plain.stats()["total_connections"].clone()
-    };
-    let before = connections(&mut plain);
-    drop((lock, permit, renewed));
-    assert_eq!(connections(&mut plain), before);
+    let mut connections = || plain.stats()["total_connections"].clone();
+    let before = connections();
+    drop((held, renewals));
+    assert_eq!(connections(), before);
 }

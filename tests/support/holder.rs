@@ -2,29 +2,25 @@
 //!
 //! `holder URL lock NAME LEASE_MS` locks, prints `held <boot clock in ns> <fence>`, and then holds
 //! until a line comes in: `unlock` unlocks and prints the result; the end of input ends it without
-//! unlocking. `holder URL insert SESSION KEY…` inserts, and prints `<id> <first>` for each key.
+//! unlocking.
 
 use std::io::{BufRead, Write};
 use std::time::Duration;
 
+use memlock_core::Client;
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{Client, Insertion};
 
 #[allow(clippy::print_stdout)]
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [url, what, name, rest @ ..] = args.as_slice() else {
-        return Err("holder URL lock|insert NAME …".into());
+    let [url, what, name, lease] = args.as_slice() else {
+        return Err("holder URL lock NAME LEASE_MS".into());
     };
-    let client = Client::connect(url)?;
-    if what == "insert" {
-        let mut list = client.distinct_list(name)?;
-        for told in list.insert_many(rest)?.ok_or("there is no such session")? {
-            println!("{} {}", told.id(), matches!(told, Insertion::First(_)));
-        }
-        return Ok(());
+    if what != "lock" {
+        return Err("it can only lock".into());
     }
-    let lease = Duration::from_millis(rest.first().ok_or("a lease is missing")?.parse()?);
+    let client = Client::connect(url)?;
+    let lease = Duration::from_millis(lease.parse()?);
     let mutex = client.mutex(name, lease)?;
     // Dial beforehand, so that the time of the request is that of the lock.
     mutex.owner()?;
