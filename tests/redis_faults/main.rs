@@ -10,7 +10,7 @@
 //! | `storm` | processes that fight for locks, while everything fails |
 //! | `strangers` | servers that are no Redis |
 //! | `tls` | encrypted connections |
-//! | `places` | Unix sockets, several servers, hash slots |
+//! | `places` | Unix sockets |
 //! | `clock` | when items expire |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 

@@ -1,4 +1,4 @@
-//! Unix sockets, several servers, hash slots.
+//! Unix sockets.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -125,33 +125,4 @@ fn a_unix_socket_that_may_not_be_used_is_named() {
     assert!(output.status.success() && said.contains("1 passed"), "{said}");
     drop(server);
     fs::remove_dir_all(&directory).unwrap();
-}
-
-/// Asked of a server that knows: the slots of a lock's own items.
-#[test]
-fn the_items_of_a_lock_are_in_one_slot() {
-    let cluster = Redis::start(&["--cluster-enabled", "yes"]);
-    let server = Redis::start(&[]);
-    let mut oracle = cluster.connection();
-    let mut slot = |key: &str| reply::<u64>(&mut oracle, &["CLUSTER", "KEYSLOT", key]);
-    let holder = client(&server);
-    for name in ["m", "a b", "ü", "x/y:z", "a%wait", "%"] {
-        let other = client(&server);
-        let mutex = holder.mutex(name, LEASE).unwrap();
-        let lock = mutex.try_lock().unwrap().unwrap();
-        let mut admin = server.connection();
-        thread::scope(|scope| {
-            let waiter = scope.spawn(|| other.mutex(name, LEASE).unwrap().lock_for(PATIENCE));
-            let mut keys: Vec<String> = Vec::new();
-            until("it waits", || {
-                keys = reply(&mut admin, &["KEYS", "*lock:*"]);
-                keys.len() == 2
-            });
-            assert_eq!(slot(&keys[0]), slot(&keys[1]), "{keys:?}");
-            drop(lock);
-            drop(waiter.join().unwrap().unwrap().unwrap());
-        });
-        drop(mutex);
-        let () = server.reply(&["FLUSHALL"]);
-    }
 }

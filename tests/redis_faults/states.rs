@@ -197,16 +197,17 @@ fn a_waiter_gets_a_lock_that_was_released_without_memory() {
 
 #[test]
 fn a_server_that_may_evict_locks_is_refused_if_the_url_says_so() {
-    let limit = ["--maxmemory", "100mb", "--maxmemory-policy"];
+    let server = Redis::start(&["--maxmemory", "100mb"]);
+    let url = server.url();
+    let refusing = format!("{url}?evictions=refuse");
     for policy in ["allkeys-lru", "volatile-ttl", "volatile-random"] {
-        let server = Redis::start(&[&limit[..], &[policy]].concat());
-        let url = server.url();
-        refused(&format!("{url}?evictions=refuse"), ErrorKind::Config, policy);
+        let () = server.reply(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        refused(&refusing, ErrorKind::Config, policy);
         works(&Client::connect(&url).unwrap(), "m");
         works(&Client::connect(&format!("{url}?evictions=allow")).unwrap(), "m");
     }
-    let server = Redis::start(&[&limit[..], &["noeviction"]].concat());
-    works(&Client::connect(&format!("{}?evictions=refuse", server.url())).unwrap(), "m");
+    let () = server.reply(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    works(&Client::connect(&refusing).unwrap(), "m");
 }
 
 #[test]
