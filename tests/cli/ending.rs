@@ -83,7 +83,7 @@ fn processes_that_fork_and_end_at_once_do_not_survive_the_loss_of_the_lock() {
 fn the_lock_is_held_until_processes_that_fork_and_end_at_once_are_gone() {
     let server = Memcached::start();
     let mark = format!("runaway-{}-signal", std::process::id());
-    done(command(&server, &[], DIES, &mark, "2", "0.0005")).ended(143).is_quiet();
+    done(command(&server, &[], DIES, &mark, "2", "0.0005")).ended(143).quietly();
     until_none_is_left(&mark);
     assert!(server.plain().get("lock:m").is_none());
 }

@@ -46,7 +46,7 @@ fn the_exit_status_is_the_commands() {
         ("kill -TERM $$", 143),
         ("kill -KILL $$", 137),
     ] {
-        done(memlock(&server, &["run", "m", "--", "sh", "-c", script])).ended(code).is_quiet();
+        done(memlock(&server, &["run", "m", "--", "sh", "-c", script])).ended(code).quietly();
         assert!(server.plain().get("lock:m").is_none(), "{script}: the lock is given back");
     }
 }
@@ -254,7 +254,7 @@ fn a_lease_is_renewed_unless_that_is_declined() {
         (remaining > least + Duration::from_secs(3)).then_some(())
     });
     kept.signal(libc::SIGTERM);
-    kept.ends().ended(143).is_quiet();
+    kept.ends().ended(143).quietly();
     assert!(other.try_lock().unwrap().is_some());
     let declined = ["run", "m", "--no-renew", "--lease", "1s"];
     for (more, sleep, out, says) in [

@@ -166,8 +166,8 @@ fn the_default_server_is_said_to_lock_this_host_only() {
     assert_eq!(count(&done(without_url(&["run", "m", "-n", "true"]))), 1);
     assert_eq!(count(&done(without_url(&["run", "m", "-n", "-q", "true"]))), 0);
     let server = Memcached::start();
-    run(&server, &["m", "true"]).ended(0).is_quiet();
-    done(without_url(&["run", "--url", &server.url(), "m", "true"])).ended(0).is_quiet();
+    run(&server, &["m", "true"]).ended(0).quietly();
+    done(without_url(&["run", "--url", &server.url(), "m", "true"])).ended(0).quietly();
 }
 
 const ALL: [&[&str]; 9] = [
@@ -214,10 +214,10 @@ fn the_url_may_be_in_a_file() {
         command.env("MEMLOCK_URL_FILE", &file);
         done(command)
     };
-    with_file(&["run", "m", "true"]).ended(0).is_quiet();
+    with_file(&["run", "m", "true"]).ended(0).quietly();
     std::fs::remove_file(&file).unwrap();
     with_file(&["run", "m", "true"]).ended(78).complains("MEMLOCK_URL_FILE");
-    with_file(&["run", "--url", &server.url(), "m", "true"]).ended(0).is_quiet();
+    with_file(&["run", "--url", &server.url(), "m", "true"]).ended(0).quietly();
 }
 
 #[test]

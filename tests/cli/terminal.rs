@@ -80,7 +80,7 @@ fn a_reader_who_leaves_is_no_trouble() {
 fn pages_and_completions_name_every_command() {
     let server = Memcached::start();
     let folder = Folder::new("pages");
-    done(memlock(&server, &["pages", folder.0.to_str().unwrap()])).ended(0).is_quiet();
+    done(memlock(&server, &["pages", folder.0.to_str().unwrap()])).ended(0).quietly();
     let bash = done(memlock(&server, &["completions", "bash"])).out;
     let page = fs::read_to_string(folder.0.join("memlock.1")).unwrap();
     for command in ["run", "show", "ls", "release", "list", "doctor", "bench"] {

@@ -79,8 +79,9 @@ impl Said {
         self
     }
 
+    /// Its standard error is empty.
     #[track_caller]
-    pub(crate) fn is_quiet(self) -> Said {
+    pub(crate) fn quietly(self) -> Said {
         assert_eq!(self.err, "", "{self:?}");
         self
     }

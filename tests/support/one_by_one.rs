@@ -11,6 +11,12 @@ pub struct OneByOne<T: 'static>(Mutex<Option<T>>);
 #[derive(Debug)]
 pub struct Lent<T: 'static>(MutexGuard<'static, Option<T>>);
 
+impl<T: 'static> Default for OneByOne<T> {
+    fn default() -> OneByOne<T> {
+        OneByOne::new()
+    }
+}
+
 impl<T: 'static> OneByOne<T> {
     /// None yet.
     #[must_use]
