@@ -390,10 +390,8 @@ fn at_large(what: u8, input: &mut Input<'_>) {
         }
         30 => {
             // SAFETY: a string; there is a default client already.
-            assert_eq!(
-                answered(unsafe { memlock_init(c"memory://other".as_ptr()) }),
-                MEMLOCK_CONFIG
-            );
+            let answer = unsafe { memlock_init(c"memory://other".as_ptr()) };
+            assert_eq!(answered(answer), MEMLOCK_CONFIG);
         }
         _ => {
             let number = input.number() as c_int;
