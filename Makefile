@@ -97,7 +97,7 @@ test-rust: python $(VENV)/.test ## the Rust tests: units, the conformance suites
 	$(TEST) rust
 
 .PHONY: test-native
-test-native: build command build-examples ## the C and C++ programs, under valgrind and the sanitizers; the rate limit, the jobs, the docs' samples
+test-native: build command build-examples ## the C and C++ programs, under the sanitizers; the rate limit, the jobs, the docs' samples
 	@packaging/need $(NEEDS_native)
 	$(TEST) native
 
