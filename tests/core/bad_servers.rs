@@ -32,12 +32,15 @@ const UNREACHABLE: &[Answer] = &[Answer::Unreachable];
 const UNKNOWN: &[Answer] = &[Answer::Unknown];
 const PROTOCOL: &[Answer] = &[Answer::Protocol];
 
+/// What a server does, the answers to a lock, to a list and to a look at the owner, and what is said.
+type Case = (Behaviour, [&'static [Answer]; 3], &'static [&'static str]);
+
 /// What a fake server makes of a lock, of a list and of a look at the owner, and what is said.
 #[test]
 fn each_nonsense_has_its_answer_and_a_sentence() {
     let garbage = |bytes: &[u8]| Behaviour::Garbage(bytes.to_vec());
     let either = &[Answer::Unknown, Answer::Unreachable];
-    let cases: Vec<(Behaviour, [&[Answer]; 3], &[&str])> = vec![
+    let cases: Vec<Case> = vec![
         (Behaviour::Version("1.6.12".to_owned()), [PROTOCOL; 3], &["1.6.12", "1.6.13"]),
         (Behaviour::Silent, [UNREACHABLE; 3], &[]),
         (Behaviour::Closes, [UNREACHABLE; 3], &[]),

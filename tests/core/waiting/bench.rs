@@ -16,7 +16,7 @@ use memlock_core::wait_id::WaitId;
 use memlock_core::{Cancel, Client, Lock, Release, Wait, Waited};
 use memlock_tests::doors::WaitingThread;
 use memlock_tests::frozen::Frozen;
-use memlock_tests::intercepted::intercepted_as;
+use memlock_tests::intercepted::{intercepted, intercepted_as};
 use memlock_tests::launch;
 use memlock_tests::server::Memcached;
 
@@ -234,5 +234,48 @@ pub(crate) fn unlock(mut lock: Lock) {
 pub(crate) fn release(held: &Mutex<Option<Lock>>) {
     if let Some(lock) = held.lock().unwrap().take() {
         unlock(lock);
+    }
+}
+
+/// A store whose queue names an address without a listener; and how often its client was in the
+/// queue and had inspected the lock.
+pub(crate) fn unreachable(server: &Memcached) -> (Arc<dyn Store>, Arc<AtomicUsize>) {
+    let joined = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&joined);
+    let store = intercepted(connect(server), move |server, route, ops| {
+        let deafened: Vec<Vec<u8>> = ops
+            .iter()
+            .map(|op| match op {
+                Op::Add { value, .. } | Op::Append { value, .. } | Op::Prepend { value, .. } => {
+                    deafened(value)
+                }
+                _ => Vec::new(),
+            })
+            .collect();
+        let ops: Vec<Op<'_>> = ops
+            .iter()
+            .zip(&deafened)
+            .map(|(op, value)| match *op {
+                Op::Add { key, expiry, returns, .. } => Op::Add { key, value, expiry, returns },
+                Op::Append { key, .. } => Op::Append { key, value },
+                Op::Prepend { key, .. } => Op::Prepend { key, value },
+                op => op,
+            })
+            .collect();
+        let replies = server.run(route, &ops);
+        if deafened.iter().any(|value| entries::waiters(value).next().is_some()) {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        replies
+    });
+    (store, joined)
+}
+
+pub(crate) fn deafened(value: &[u8]) -> Vec<u8> {
+    match entries::waiters(value).next() {
+        Some(entry) => {
+            entries::line(WakeAddress::parse(b"127.0.0.1:9"), entry.id, Request::default())
+        }
+        None => value.to_vec(),
     }
 }

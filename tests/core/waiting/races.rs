@@ -16,7 +16,9 @@ use memlock_tests::frozen::Frozen;
 use memlock_tests::launch;
 use memlock_tests::stopwatch::Stopwatch;
 
-use super::bench::{Bench, Fate, LEASE, gets, lock, one_of, release, unlock, until, waiter};
+use super::bench::{
+    Bench, Fate, LEASE, gets, lock, one_of, release, unlock, unreachable, until, waiter,
+};
 
 #[test]
 fn a_release_at_any_step_of_joining_is_not_missed() {
@@ -124,11 +126,12 @@ fn lost_wake_ups_cost_time_and_nothing_else() {
     let bench = Bench::new();
     let holder = bench.client();
     // Its listener works, but the queue names another address.
-    let client = Client::connect(&format!("{}?notify=192.0.2.1", bench.server.url())).unwrap();
+    let (store, joined) = unreachable(&bench.server);
+    let client = Client::with_store(store, Arc::new(SystemClock));
     for round in 0..4 {
         let held = lock(&holder);
         let waiter = waiter(&client);
-        bench.until_waiting(1);
+        until(|| joined.load(Ordering::SeqCst) > round);
         bench.until_marked();
         unlock(held);
         unlock(gets(&waiter));
