@@ -147,6 +147,8 @@ fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
         let child: i32 = running.line().parse().unwrap();
         assert_eq!(running.line(), "heard");
         if heeds {
+            // It would be killed by now.
+            thread::sleep(SECOND);
             feed.write_all(b"tidied up\n").unwrap();
         }
         let said = running.ends();
