@@ -135,12 +135,8 @@ static void *check_it(void *arg) {
 
 static void what_is_given_back_while_it_is_asked_for_is_not_called_lost(void) {
     struct notices notices = {.answer = -100};
-    char url[128];
-    memlock_client *patient;
-    snprintf(url, sizeof url, "%s?io_timeout=60s", check_url());
-    ANSWERS(MEMLOCK_OK, memlock_client_open(url, &patient));
     watcher = (struct watcher){.lock = NULL};
-    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(patient, "given back", 600000, 0, &watcher.lock));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "given back", 600000, 0, &watcher.lock));
     notices.lock = watcher.lock;
     ANSWERS(MEMLOCK_OK, memlock_lock_renew(notices.lock, 1, unlock_when_told, &notices));
     EVENTUALLY(notices.inside);
@@ -153,7 +149,6 @@ static void what_is_given_back_while_it_is_asked_for_is_not_called_lost(void) {
     ANSWERS(MEMLOCK_NOT_HELD, (int)(intptr_t)check_join(watcher.self.thread));
     EVENTUALLY(notices.count == 1);
     ANSWERS(MEMLOCK_OK, (int)notices.answer);
-    memlock_client_close(patient);
 }
 
 static void take_time(int what, int64_t left_ms, void *arg) {
