@@ -16,7 +16,7 @@ use memlock_tests::doors::{
 use crate::stores::{Instance, Store};
 
 /// A lease that no test outlasts.
-pub(crate) const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const LEASE: Duration = Duration::from_secs(300);
 /// For what must happen, however slow the machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// A waiter that is woken takes a few milliseconds; one that is not woken looks by itself after

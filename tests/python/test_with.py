@@ -69,9 +69,11 @@ def test_the_bodys_exception_wins_over_an_unreachable_server(
     with pytest.raises(BodyError), mutex:
         mortal_server.kill()
         raise BodyError
-    assert len(caplog.records) == 1
+    (record,) = caplog.records
     assert mutex.fence > 0, "what could not be released is still held"
-    assert mutex.remaining == 0.0, "but whether it was cannot be known"
+    # Unless the request was not sent: the end of the connection was seen before.
+    sent = "OutcomeUnknown" in record.getMessage()
+    assert (mutex.remaining == 0.0) == sent, "whether it was held cannot be known once it was sent"
     mortal_server.start()
     with pytest.raises(memlock.LockLost):
         mutex.release()

@@ -9,7 +9,7 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::wire::{Connections, Listener, lock};
 
@@ -43,7 +43,6 @@ struct Shared {
     target: Mutex<String>,
     decide: Mutex<Decide>,
     bursts: AtomicUsize,
-    slowest: Mutex<Duration>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -60,7 +59,6 @@ impl Relay {
             target: Mutex::new(address.into()),
             decide: Mutex::new(Box::new(|_| Fate::Pass)),
             bursts: AtomicUsize::new(0),
-            slowest: Mutex::default(),
         });
         let serving = Arc::clone(&shared);
         let listener = Listener::start(move |client, open| serve(&serving, client, open));
@@ -94,13 +92,6 @@ impl Relay {
         self.shared.bursts.load(Ordering::SeqCst)
     }
 
-    /// The longest time that a client has waited for the reply to a burst that was to pass, until it
-    /// came or the client gave it up.
-    #[must_use]
-    pub fn slowest(&self) -> Duration {
-        *lock(&self.shared.slowest)
-    }
-
     /// Cuts all connections.
     pub fn cut(&self) {
         self.listener.close_connections();
@@ -108,12 +99,8 @@ impl Relay {
 }
 
 /// What the two directions of a connection tell each other.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Direction {
-    /// When the last burst came, or the connection.
-    asked: Mutex<Instant>,
-    /// Whether nothing of the reply has come.
-    is_awaited: AtomicBool,
     /// No reply gets through any more.
     is_silent: AtomicBool,
     /// The next reply cuts the connection.
@@ -123,38 +110,19 @@ struct Direction {
 }
 
 fn serve(shared: &Shared, client: &TcpStream, open: &Connections) {
-    let replies = Direction {
-        asked: Mutex::new(Instant::now()),
-        is_awaited: AtomicBool::new(true),
-        is_silent: AtomicBool::default(),
-        cuts: AtomicBool::default(),
-        delay: AtomicUsize::default(),
-    };
     let Ok(server) = TcpStream::connect(lock(&shared.target).as_str()) else { return };
     // Without it only speed is lost.
     let _ = server.set_nodelay(true);
     let Some(_registered) = open.register(&server) else { return };
+    let replies = Direction::default();
     thread::scope(|threads| {
         threads.spawn(|| {
-            forward_replies(shared, &server, client, &replies);
+            forward_replies(&server, client, &replies);
             close(client, &server);
         });
         forward_requests(shared, client, &server, &replies);
-        if replies.is_awaited.load(Ordering::SeqCst) {
-            replies.note_wait(shared);
-        }
         close(client, &server);
     });
-}
-
-impl Direction {
-    /// A part of a reply has come, or the client has given up. A burst that was lost does not count.
-    fn note_wait(&self, shared: &Shared) {
-        if !self.is_silent.load(Ordering::SeqCst) && !self.cuts.load(Ordering::SeqCst) {
-            let mut slowest = lock(&shared.slowest);
-            *slowest = lock(&self.asked).elapsed().max(*slowest);
-        }
-    }
 }
 
 fn close(client: &TcpStream, server: &TcpStream) {
@@ -176,15 +144,10 @@ fn forward_requests(
             _ => return,
         };
         shared.bursts.fetch_add(1, Ordering::SeqCst);
-        *lock(&replies.asked) = Instant::now();
-        replies.is_awaited.store(true, Ordering::SeqCst);
         let fate = (lock(&shared.decide))(burst);
         match fate {
             Fate::Pass => {}
-            Fate::CutBefore => {
-                replies.is_awaited.store(false, Ordering::SeqCst);
-                return;
-            }
+            Fate::CutBefore => return,
             Fate::CutAfter => replies.cuts.store(true, Ordering::SeqCst),
             Fate::LoseRequest | Fate::LoseReply => replies.is_silent.store(true, Ordering::SeqCst),
             Fate::Delay(delay) => {
@@ -197,12 +160,7 @@ fn forward_requests(
     }
 }
 
-fn forward_replies(
-    shared: &Shared,
-    mut server: &TcpStream,
-    mut client: &TcpStream,
-    replies: &Direction,
-) {
+fn forward_replies(mut server: &TcpStream, mut client: &TcpStream, replies: &Direction) {
     let mut buffer = vec![0; 256 * 1024];
     loop {
         let reply = match server.read(&mut buffer) {
@@ -217,8 +175,6 @@ fn forward_replies(
         }
         let delay = replies.delay.swap(0, Ordering::SeqCst);
         thread::sleep(Duration::from_millis(delay as u64));
-        replies.note_wait(shared);
-        replies.is_awaited.store(false, Ordering::SeqCst);
         if client.write_all(reply).is_err() {
             return;
         }
