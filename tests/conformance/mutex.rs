@@ -158,7 +158,7 @@ fn a_refusal_names_the_lock_the_server_and_what_happened(bench: &Bench) {
         sentence(held.extend(LEASE).unwrap_err()),
         sentence(held.release().unwrap_err()),
     ] {
-        let (gone, none) = ("was lost: before its lease of 30 s was over", "is not held");
+        let (gone, none) = ("was lost: before its lease of 300 s was over", "is not held");
         assert!(lost.contains(gone) || lost.contains(none), "{lost}");
     }
 }
