@@ -1,5 +1,5 @@
 /* The wait handle: ending one wait from outside, from a thread or a signal handler, before it begins or later; and
- * signals that end no wait. That a waiter is woken for it, and does not only look in time, is in tests/waiting. */
+ * signals that end no wait. That a waiter is woken for it, and does not only look in time, is in tests/core/waiting. */
 
 #include "check.h"
 #include "server.h"
