@@ -134,6 +134,8 @@ where
         let left =
             timeout.map_or(slice, |timeout| timeout.saturating_sub(began.elapsed()).min(slice));
         if left.is_zero() || held.remaining().is_zero() {
+            // The lease may have ended since.
+            ended = Ok(held.lost().map(loss_name));
             break;
         }
         py.detach(|| held.wait_lost(left));
