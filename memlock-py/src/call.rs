@@ -125,25 +125,21 @@ where
         if must_check_signals(py) { SIGNAL_CHECK_INTERVAL } else { UNCHECKED_INTERVAL },
         Instant::now(),
     );
-    let mut ended = Ok(None);
-    loop {
+    let ended = loop {
         if let Some(loss) = held.lost() {
-            ended = Ok(Some(loss_name(loss)));
-            break;
+            break Ok(Some(loss_name(loss)));
         }
         let left =
             timeout.map_or(slice, |timeout| timeout.saturating_sub(began.elapsed()).min(slice));
         if left.is_zero() || held.remaining().is_zero() {
             // The lease may have ended since.
-            ended = Ok(held.lost().map(loss_name));
-            break;
+            break Ok(held.lost().map(loss_name));
         }
         py.detach(|| held.wait_lost(left));
         if let Err(error) = py.check_signals() {
-            ended = Err(error);
-            break;
+            break Err(error);
         }
-    }
+    };
     py.detach(|| drop(held));
     ended
 }
