@@ -240,6 +240,8 @@ class Child:
             stderr=subprocess.PIPE,
             text=True,
             bufsize=1,
+            # So that what it has forked ends with it.
+            start_new_session=True,
         )
         self.unread = b""
 
@@ -276,9 +278,10 @@ class Child:
         return self
 
     def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         if self.process.returncode is None:
-            self.process.kill()
-            _, complaints = self.process.communicate()
+            _, complaints = self.process.communicate(timeout=PATIENCE)
             sys.stderr.write(complaints)
 
 
