@@ -296,7 +296,7 @@ mod tests {
             ErrorKind::WouldBlock | ErrorKind::TimedOut
         ));
         let (_fake, mut client) = client_of(Behaviour::Closes);
-        let kind = failure(&mut client, "stats");
+        let kind = client.try_command("stats").expect_err("it closes").kind();
         assert!(!matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut), "{kind:?}");
     }
 
