@@ -42,12 +42,12 @@ fn lose_one(bench: &Bench, witness: &Client, number: usize, fate: Fate) -> usize
         let began = Instant::now();
         let outcome = one_round(&client, witness, &name, &context);
         let was_slow = began.elapsed() >= timeout * (given_up + 1);
-        match outcome {
-            Ok(()) => return relay.bursts(),
-            Err(_) if was_slow && timeout < PATIENCE / 2 => {}
-            Err(why) => panic!("{why}"),
+        if was_slow && timeout < PATIENCE / 2 {
+            timeout *= 8;
+            continue;
         }
-        timeout *= 8;
+        outcome.unwrap_or_else(|why| panic!("{why}"));
+        return relay.bursts();
     }
 }
 
