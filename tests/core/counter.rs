@@ -38,7 +38,7 @@ fn plain_give(plain: &mut MemcachedText) {
 }
 
 #[test]
-fn all_ways_and_a_plain_client_share_one_item() {
+fn parked_waiters_and_plain_clients_share_one_item() {
     const PERMITS: u32 = 3;
     let server = Memcached::start();
     assert!(counter(&server).set_up(PERMITS.into()).unwrap());
@@ -47,43 +47,26 @@ fn all_ways_and_a_plain_client_share_one_item() {
         let now = inside.fetch_add(1, Ordering::SeqCst) + 1;
         most.fetch_max(now, Ordering::SeqCst);
         assert_safe!(now <= PERMITS, "{now} inside");
-        // Nobody goes on before all permits were taken once.
+        // No thread goes on before all permits were taken once.
         until("all meet", || most.load(Ordering::SeqCst) == PERMITS);
         thread::sleep(Duration::from_millis(1));
         inside.fetch_sub(1, Ordering::SeqCst);
     };
-    let pause = || thread::sleep(Duration::from_millis(1));
     thread::scope(|scope| {
-        for way in 0..8 {
+        for number in 0..8 {
             let (server, work) = (&server, &work);
             scope.spawn(move || {
                 let (counter, mut plain) = (counter(server), server.plain());
                 for _ in 0..15 {
-                    match way % 4 {
-                        0 => {
-                            while !counter.try_acquire().unwrap() {
-                                pause();
-                            }
-                        }
-                        1 => assert_eq!(
-                            counter.acquire_retrying(&patience()).unwrap(),
-                            Waited::Done(())
-                        ),
-                        2 => assert_eq!(
-                            counter.acquire_parked(way, &patience()).unwrap(),
-                            Waited::Done(())
-                        ),
-                        _ => {
-                            while !plain_take(&mut plain) {
-                                pause();
-                            }
-                        }
-                    }
-                    work();
-                    if way % 4 == 3 {
-                        plain_give(&mut plain);
-                    } else {
+                    if number % 2 == 0 {
+                        let taken = counter.acquire_parked(number, &patience()).unwrap();
+                        assert_eq!(taken, Waited::Done(()));
+                        work();
                         counter.release().unwrap();
+                    } else {
+                        until("one is free", || plain_take(&mut plain));
+                        work();
+                        plain_give(&mut plain);
                     }
                 }
             });
@@ -94,7 +77,7 @@ fn all_ways_and_a_plain_client_share_one_item() {
 }
 
 #[test]
-fn who_is_parked_finds_what_a_plain_client_gives_back() {
+fn a_parked_waiter_finds_what_a_plain_client_gives_back() {
     let server = Memcached::start();
     let (parked, mut plain) = (counter(&server), server.plain());
     parked.set_up(0).unwrap();

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{self, Op, Reply, Store};
+use memlock_core::clock::Clock;
+use memlock_core::store::{Op, Reply, Store};
 use memlock_core::{
     Client, ErrorKind, Extension, Guard, Lock, Loss, Notice, Release, RenewOptions, Renewal,
     Request, Wait,
@@ -29,10 +29,10 @@ const THIRD: Duration = Duration::from_secs(11);
 /// For what must happen, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What becomes of the renewal thread's step of that number; the last argument runs it on the server.
+/// Carries out the renewal thread's step of that number; the last argument runs it on the server.
 type Fate = dyn Fn(usize, &dyn Fn() -> Replies) -> Replies + Send + Sync;
 
-/// A store in memory, and a clock that stands still until it is told to go on.
+/// A store in memory, and a clock that stands still until the test advances it.
 struct World {
     clock: Arc<Frozen>,
     client: Client,
@@ -126,7 +126,7 @@ fn renewed(held: Box<dyn Guard>) -> Renewal {
 }
 
 fn notice(told: &Receiver<Notice>) -> Notice {
-    told.recv_timeout(PATIENCE).expect("nothing is told")
+    told.recv_timeout(PATIENCE).expect("nothing is reported")
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn what_is_let_go_in_the_course_of_a_renewal_is_not_renewed() {
 }
 
 #[test]
-fn its_holder_is_told_of_the_danger_and_then_of_the_loss_once() {
+fn the_risk_is_reported_and_then_the_loss_once() {
     let world = World::new();
     let (renewal, told) = world.renewed("m", None);
     world.each_step(|_, _| Err(away()));
@@ -348,7 +348,7 @@ fn force(world: &World, name: &str) {
 }
 
 #[test]
-fn a_loss_that_is_found_while_another_is_cleaned_up_is_told_too() {
+fn a_loss_that_is_found_while_another_is_cleaned_up_is_reported_too() {
     let (world, gate) = (World::new(), Arc::default());
     let closed = Mutex::lock(&gate).unwrap();
     world.each_step_waits_for(&gate);
@@ -388,7 +388,7 @@ fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
 }
 
 #[test]
-fn who_asks_a_silent_server_whether_it_is_held_holds_nobody_up() {
+fn a_check_at_a_silent_server_blocks_no_other_thread() {
     let server = Memcached::start();
     let client = Client::connect(&format!("{}?io_timeout=60s", server.url())).unwrap();
     let renewal = renewed(Kind::Lock.hold(&client, "m", LEASE * 10));
@@ -446,9 +446,7 @@ fn a_waiter_is_woken_although_the_lease_was_renewed_meanwhile() {
     let client = Client::connect(&server.url()).unwrap();
     let renewal = renewed(Kind::Lock.hold(&client, "m", 9 * SECOND));
     // The waiter's clock stands still: only a wake-up message can wake it.
-    let store =
-        store::schemes::connect(&server.url(), &(Arc::new(SystemClock) as Arc<dyn Clock>)).unwrap();
-    let other = Client::with_store(store, Frozen::clock());
+    let other = Client::with_clock(&server.url(), Frozen::clock()).unwrap();
     let (done, got) = mpsc::channel();
     thread::spawn(move || {
         let lock = other.mutex("m", LEASE).unwrap().lock().unwrap();
@@ -470,10 +468,8 @@ fn a_silent_server_is_asked_once_for_all_and_costs_nobody_what_another_one_keeps
     let servers = [Memcached::start(), Memcached::start()];
     let proxy = Proxy::start(servers[0].address());
     let url = format!("memcached://{},{}?io_timeout=2s", proxy.address(), servers[1].address());
-    let system: Arc<dyn Clock> = Arc::new(SystemClock);
     let clock = Frozen::clock();
-    let its: Arc<dyn Clock> = Arc::<Frozen>::clone(&clock);
-    let client = Client::with_store(store::schemes::connect(&url, &system).unwrap(), its);
+    let client = Client::with_clock(&url, Arc::<Frozen>::clone(&clock)).unwrap();
     let (mut silent, mut other, mut later) = (Vec::new(), Vec::new(), None);
     for (number, kind) in (0..20).flat_map(|number| KINDS.map(|kind| (number, kind))) {
         let held = kind.hold(&client, &number.to_string(), LEASE);

@@ -1,11 +1,9 @@
 //! Semaphores on a real server: permits, their leases, the order of waiters, and what the number of
 //! permits costs.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{Client, Semaphore, store};
+use memlock_core::{Client, Semaphore};
 use memlock_tests::frozen::Frozen;
 use memlock_tests::server::Memcached;
 
@@ -40,8 +38,7 @@ impl Bench {
     /// As from another process, for which no time passes: its waiters get nothing unless they are
     /// woken.
     fn frozen(&self, permits: u32) -> Semaphore {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let store = store::schemes::connect(&self.server.url(), &clock).unwrap();
-        Client::with_store(store, Frozen::clock()).semaphore("s", permits, LEASE).unwrap()
+        let client = Client::with_clock(&self.server.url(), Frozen::clock()).unwrap();
+        client.semaphore("s", permits, LEASE).unwrap()
     }
 }

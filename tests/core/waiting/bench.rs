@@ -1,5 +1,5 @@
-//! What the tests of waiting stand on: a server, clients for which no time passes, stores that let
-//! something happen in the middle of a batch or tell others of a wrong address.
+//! What the tests of waiting stand on: a server, clients for which no time passes, and stores that
+//! let something happen in the middle of a batch.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -16,7 +16,7 @@ use memlock_core::wait_id::WaitId;
 use memlock_core::{Cancel, Client, Lock, Release, Wait, Waited};
 use memlock_tests::doors::WaitingThread;
 use memlock_tests::frozen::Frozen;
-use memlock_tests::intercepted::{intercepted, intercepted_as};
+use memlock_tests::intercepted::intercepted_as;
 use memlock_tests::launch;
 use memlock_tests::server::Memcached;
 
@@ -61,7 +61,7 @@ impl Bench {
 
     /// A client for which no time passes.
     pub(crate) fn frozen(&self) -> Client {
-        Client::with_store(connect(&self.server), Frozen::clock())
+        Client::with_clock(&self.server.url(), Frozen::clock()).unwrap()
     }
 
     /// A client whose store lets something happen before each operation, and may lose it.
@@ -140,6 +140,15 @@ impl Bench {
         });
     }
 
+    /// A lock that is held, and the only waiter for it, of this client.
+    #[track_caller]
+    pub(crate) fn waited_for(&self, client: &Client) -> (Lock, Receiver<Lock>) {
+        let held = lock(&self.client());
+        let waiter = waiter(client);
+        self.until_seen(1);
+        (held, waiter)
+    }
+
     /// Puts entries without waiters into the queue: on this host, which says so, or elsewhere.
     pub(crate) fn add_dead(&self, listener: &str, ids: impl Iterator<Item = u64>) {
         let listener = WakeAddress::parse(listener.as_bytes());
@@ -188,8 +197,23 @@ pub(crate) fn waiter(client: &Client) -> Receiver<Lock> {
 
 /// A thread that waits in line with others of its client.
 pub(crate) struct InLine {
-    pub(crate) got: Receiver<Waited<Lock>>,
+    got: Receiver<Waited<Lock>>,
     pub(crate) cancel: Arc<Cancel>,
+}
+
+impl InLine {
+    #[track_caller]
+    pub(crate) fn gets(&self) -> Lock {
+        match self.got.recv_timeout(PATIENCE).expect("the waiter was not woken") {
+            Waited::Done(lock) => lock,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[track_caller]
+    pub(crate) fn is_interrupted(&self) {
+        assert!(matches!(self.got.recv_timeout(PATIENCE).unwrap(), Waited::Interrupted));
+    }
 }
 
 /// Waits in another thread of the same client, behind the waiters there. It sleeps by now.
@@ -213,10 +237,10 @@ pub(crate) fn in_line(client: &Client) -> InLine {
 
 #[track_caller]
 pub(crate) fn gets(waiter: &Receiver<Lock>) -> Lock {
-    waiter.recv_timeout(PATIENCE).expect("the waiter was not told")
+    waiter.recv_timeout(PATIENCE).expect("the waiter was not woken")
 }
 
-/// Whichever of them gets it first.
+/// The lock of the waiter that gets it first.
 pub(crate) fn one_of(waiters: &[Receiver<Lock>]) -> Lock {
     let mut got = None;
     until(|| {
@@ -234,48 +258,5 @@ pub(crate) fn unlock(mut lock: Lock) {
 pub(crate) fn release(held: &Mutex<Option<Lock>>) {
     if let Some(lock) = held.lock().unwrap().take() {
         unlock(lock);
-    }
-}
-
-/// A store whose queue names an address without a listener; and how often its client was in the
-/// queue and had inspected the lock.
-pub(crate) fn unreachable(server: &Memcached) -> (Arc<dyn Store>, Arc<AtomicUsize>) {
-    let joined = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&joined);
-    let store = intercepted(connect(server), move |server, route, ops| {
-        let deafened: Vec<Vec<u8>> = ops
-            .iter()
-            .map(|op| match op {
-                Op::Add { value, .. } | Op::Append { value, .. } | Op::Prepend { value, .. } => {
-                    deafened(value)
-                }
-                _ => Vec::new(),
-            })
-            .collect();
-        let ops: Vec<Op<'_>> = ops
-            .iter()
-            .zip(&deafened)
-            .map(|(op, value)| match *op {
-                Op::Add { key, expiry, returns, .. } => Op::Add { key, value, expiry, returns },
-                Op::Append { key, .. } => Op::Append { key, value },
-                Op::Prepend { key, .. } => Op::Prepend { key, value },
-                op => op,
-            })
-            .collect();
-        let replies = server.run(route, &ops);
-        if deafened.iter().any(|value| entries::waiters(value).next().is_some()) {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
-        replies
-    });
-    (store, joined)
-}
-
-pub(crate) fn deafened(value: &[u8]) -> Vec<u8> {
-    match entries::waiters(value).next() {
-        Some(entry) => {
-            entries::line(WakeAddress::parse(b"127.0.0.1:9"), entry.id, Request::default())
-        }
-        None => value.to_vec(),
     }
 }

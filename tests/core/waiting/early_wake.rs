@@ -14,7 +14,7 @@ use memlock_core::{Client, Lock};
 use memlock_tests::frozen::Frozen;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
-use super::bench::{Bench, Fate, PATIENCE, connect, gets, lock, unlock, until, waiter};
+use super::bench::{Bench, Fate, PATIENCE, gets, lock, unlock, until, waiter};
 
 /// A waiter that is nothing but a listener.
 struct FakeListener {
@@ -54,9 +54,9 @@ fn told_of(
     fake: &FakeListener,
     hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static,
 ) -> Lock {
-    let (clock, holder) = (Frozen::clock(), lock(&bench.client()));
-    let waiter = waiter(&bench.ordered(order, Arc::<Frozen>::clone(&clock), hook));
-    bench.until_seen(1);
+    let clock = Frozen::clock();
+    let client = bench.ordered(order, Arc::<Frozen>::clone(&clock), hook);
+    let (holder, waiter) = bench.waited_for(&client);
     fake.stands_in(bench);
     unlock(holder);
     let lock = gets(&waiter);
@@ -116,14 +116,14 @@ fn a_store_that_answers_late_is_waited_for() {
 }
 
 /// The attempts of a waiter that is woken ahead of a release, and how often it joins again. The
-/// release is carried out just before the operation of which `is_late` says so, which also receives
-/// the number of attempts. Each attempt takes so long.
+/// release is carried out just before the first operation for which `is_late`, given also the number
+/// of attempts, is true. Each attempt takes `delay`.
 fn overtaking(delay: Duration, is_late: fn(&Op<'_>, usize) -> bool) -> (usize, usize) {
     let bench = Bench::new();
-    let (clock, holder) = (Frozen::clock(), lock(&bench.client()));
+    let clock = Frozen::clock();
     let ((late, waited), (done, released)) = (mpsc::channel(), mpsc::channel());
     let mut is_sent = false;
-    let first = waiter(&bench.ordered(Order::Close, Arc::<Frozen>::clone(&clock), move |op| {
+    let first = bench.ordered(Order::Close, Arc::<Frozen>::clone(&clock), move |op| {
         // What follows the release in its batch.
         if is_sent {
             let _ = done.send(());
@@ -133,8 +133,8 @@ fn overtaking(delay: Duration, is_late: fn(&Op<'_>, usize) -> bool) -> (usize, u
             is_sent = true;
         }
         Fate::Done
-    }));
-    bench.until_seen(1);
+    });
+    let (holder, first) = bench.waited_for(&first);
     let counts = Arc::new(Mutex::new((0, 0)));
     let counted = Arc::clone(&counts);
     let its_clock = Frozen::clock();
@@ -187,14 +187,12 @@ fn a_waiter_that_overtakes_a_slow_release_joins_again_in_front() {
 fn a_lock_that_was_held_for_a_moment_is_released_before_anybody_is_woken() {
     let (bench, fake) = (Bench::new(), Arc::new(FakeListener::new(7)));
     let next = Arc::clone(&fake);
-    let holder = lock(&bench.client());
-    let waiter = waiter(&bench.hooked(Frozen::clock(), move |op| {
+    let (holder, waiter) = bench.waited_for(&bench.hooked(Frozen::clock(), move |op| {
         if is_release(op) {
             next.is_silent();
         }
         Fate::Done
     }));
-    bench.until_seen(1);
     fake.stands_in(&bench);
     unlock(holder);
     unlock(gets(&waiter));
@@ -205,9 +203,7 @@ fn a_lock_that_was_held_for_a_moment_is_released_before_anybody_is_woken() {
 #[test]
 fn a_holder_whose_entry_is_still_there_wakes_the_one_behind_it_too() {
     let (bench, before, behind) = (Bench::new(), FakeListener::new(7), FakeListener::new(8));
-    let holder = lock(&bench.client());
-    let waiter = waiter(&bench.frozen());
-    bench.until_seen(1);
+    let (holder, waiter) = bench.waited_for(&bench.frozen());
     let ours = bench.entries();
     unlock(holder);
     let lock = gets(&waiter);
@@ -225,8 +221,8 @@ fn a_holder_whose_entry_is_still_there_wakes_the_one_behind_it_too() {
     until(|| bench.entries().is_empty());
 }
 
-/// Two threads of each of some clients, which have no look to help them, take it in turns. Some hold
-/// it for a moment only, by their own clock: their waker may not have written yet.
+/// Two threads of each of some clients, which do not poll, take turns. Some hold the lock for a
+/// moment only, by their own clock: their waker may not have written yet.
 fn crowd(rounds: usize) {
     let bench = Bench::new();
     let inside = AtomicUsize::new(0);
@@ -235,7 +231,7 @@ fn crowd(rounds: usize) {
         .map(|_| {
             let clock = Frozen::clock();
             let its: Arc<dyn Clock> = Arc::<Frozen>::clone(&clock);
-            (Client::with_store(connect(&bench.server), its), clock)
+            (Client::with_clock(&bench.server.url(), its).unwrap(), clock)
         })
         .collect();
     thread::scope(|scope| {
@@ -265,7 +261,7 @@ fn crowd(rounds: usize) {
                 // The threads cannot be ended otherwise, as they wait for ever.
                 clients.iter().for_each(|(client, _)| client.cancel_waits());
                 let queue = bench.entries();
-                panic!("somebody was not told: {:?}", String::from_utf8_lossy(&queue));
+                panic!("a waiter was not woken: {:?}", String::from_utf8_lossy(&queue));
             }
         }
     });

@@ -7,21 +7,12 @@ use std::time::Duration;
 
 use memlock_core::clock::SystemClock;
 use memlock_core::store::Op;
-use memlock_core::{Client, ErrorKind, Lock, Release, Waited};
+use memlock_core::{Client, ErrorKind, Release};
 
 use memlock_tests::assert_safe;
 use memlock_tests::cost::usual_cost;
 
-use super::bench::{
-    Bench, Fate, InLine, LEASE, PATIENCE, gets, in_line, lock, unlock, until, waiter,
-};
-
-fn got(waiter: &InLine) -> Lock {
-    match waiter.got.recv_timeout(PATIENCE).expect("the waiter was not told") {
-        Waited::Done(lock) => lock,
-        other => panic!("{other:?}"),
-    }
-}
+use super::bench::{Bench, Fate, LEASE, gets, in_line, lock, unlock, until, waiter};
 
 #[test]
 fn a_hand_over_is_one_command_with_a_token_a_lease_and_a_fence_of_its_own() {
@@ -43,7 +34,7 @@ fn hand_over_to_three(bench: &Bench, client: &Client) -> u64 {
         let (fence, token) = (holder.fence(), holder.token());
         let before = bench.server.commands();
         unlock(holder);
-        holder = got(waiter);
+        holder = waiter.gets();
         costs.push(bench.server.commands() - before);
         assert_safe!(holder.fence() > fence && holder.token() != token, "the fence did not rise");
         assert!(holder.remaining() > LEASE - Duration::from_secs(5), "{:?}", holder.remaining());
@@ -91,7 +82,7 @@ fn turns_before_another_process() -> usize {
         })
         .collect();
     unlock(holder);
-    unlock(got(&first));
+    unlock(first.gets());
     let others = gets(&other);
     let before_it = turns.load(Ordering::SeqCst);
     stop.store(true, Ordering::SeqCst);
@@ -114,14 +105,14 @@ fn a_waiter_that_gives_up_leaves_the_list_in_order() {
     // One in the middle, and then the first, whose place in the queue the next one takes over.
     for gone in [1, 0] {
         waiters[gone].cancel.cancel();
-        assert!(matches!(waiters[gone].got.recv_timeout(PATIENCE).unwrap(), Waited::Interrupted));
+        waiters[gone].is_interrupted();
     }
     assert_eq!(bench.waiters()[0], place[0]);
     let (third, fourth) = (waiters.remove(2), waiters.remove(2));
     let mut last = holder.fence();
     unlock(holder);
     for waiter in [third, fourth] {
-        let held = got(&waiter);
+        let held = waiter.gets();
         assert_safe!(held.fence() > last, "the fence did not rise");
         last = held.fence();
         unlock(held);
@@ -164,7 +155,7 @@ fn a_hand_over_that_is_lost_on_the_way_is_found_out() {
                     assert_ne!(holder.unlock().unwrap(), Release::NotHeld);
                 }
             }
-            let held = got(&waiter);
+            let held = waiter.gets();
             assert_safe!(held.fence() > fence, "the fence did not rise");
             unlock(held);
             until(|| bench.waiters().is_empty());

@@ -2,13 +2,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::thread;
 use std::time::Duration;
 
-use memlock_core::clock::SystemClock;
-use memlock_core::notify::Reach;
+use memlock_core::notify::{Reach, WakeAddress};
 use memlock_core::store::Op;
-use memlock_core::{Client, Lock, Wait, Waited};
+use memlock_core::wait::entries::{self, Request};
 
 use memlock_tests::assert_safe;
 use memlock_tests::cost::usual_cost;
@@ -17,7 +15,7 @@ use memlock_tests::launch;
 use memlock_tests::stopwatch::Stopwatch;
 
 use super::bench::{
-    Bench, Fate, LEASE, gets, lock, one_of, release, unlock, unreachable, until, waiter,
+    Bench, Fate, LEASE, gets, in_line, lock, one_of, release, unlock, until, waiter,
 };
 
 #[test]
@@ -124,15 +122,13 @@ fn a_courteous_process_waits_for_the_dead_for_a_moment_only() {
 #[test]
 fn lost_wake_ups_cost_time_and_nothing_else() {
     let bench = Bench::new();
-    let holder = bench.client();
-    // Its listener works, but the queue names another address.
-    let (store, joined) = unreachable(&bench.server);
-    let client = Client::with_store(store, Arc::new(SystemClock));
+    let client = bench.client();
     for round in 0..4 {
-        let held = lock(&holder);
-        let waiter = waiter(&client);
-        until(|| joined.load(Ordering::SeqCst) > round);
-        bench.until_marked();
+        let (held, waiter) = bench.waited_for(&client);
+        // Its listener works, but the queue names another address.
+        let address = WakeAddress::parse(b"127.0.0.1:9");
+        let line = entries::line(address, bench.waiters()[0], Request::default());
+        assert!(bench.server.plain().set(bench.queue.as_str(), line, 60));
         unlock(held);
         unlock(gets(&waiter));
         assert_eq!(client.reach(), Reach::Unreachable, "round {round}");
@@ -143,7 +139,6 @@ fn lost_wake_ups_cost_time_and_nothing_else() {
 #[test]
 fn a_woken_waiter_that_missed_is_the_next() {
     let bench = Bench::new();
-    let holder = lock(&bench.client());
     let barger = bench.client();
     let (barged, won) = mpsc::channel();
     let mut tries = 0;
@@ -161,8 +156,7 @@ fn a_woken_waiter_that_missed_is_the_next() {
         }
         Fate::Done
     });
-    let first = waiter(&first);
-    bench.until_seen(1);
+    let (holder, first) = bench.waited_for(&first);
     let second = waiter(&bench.frozen());
     bench.until_waiting(2);
     unlock(holder);
@@ -172,12 +166,11 @@ fn a_woken_waiter_that_missed_is_the_next() {
     // The barger took a free lock and is notified of waiters.
     bench.until_marked();
     unlock(barger);
-    let fence = |lock: &Lock| lock.fence();
     let got = gets(&first);
-    let earlier = fence(&got);
+    let earlier = got.fence();
     unlock(got);
     let got = gets(&second);
-    assert_safe!(fence(&got) > earlier, "the fence did not rise");
+    assert_safe!(got.fence() > earlier, "the fence did not rise");
     unlock(got);
 }
 
@@ -217,22 +210,16 @@ fn a_wake_up_that_comes_too_late_is_passed_on() {
             }
             Fate::Done
         });
-        let cancel = first.cancel_handle();
-        thread::scope(|scope| {
-            let first = scope.spawn(|| {
-                let mutex = first.mutex("m", LEASE).unwrap();
-                mutex.lock_with(&Wait::FOREVER.unless_cancelled(&cancel)).unwrap()
-            });
-            bench.until_seen(1);
-            let second = waiter(&bench.frozen());
-            bench.until_waiting(2);
-            leaving.store(step, Ordering::SeqCst);
-            cancel.cancel();
-            assert!(matches!(first.join().unwrap(), Waited::Interrupted));
-            // Leaving took fewer steps than that.
-            release(&holder);
-            unlock(gets(&second));
-        });
+        let first = in_line(&first);
+        bench.until_seen(1);
+        let second = waiter(&bench.frozen());
+        bench.until_waiting(2);
+        leaving.store(step, Ordering::SeqCst);
+        first.cancel.cancel();
+        first.is_interrupted();
+        // Leaving took fewer steps than that.
+        release(&holder);
+        unlock(gets(&second));
         until(|| bench.entries().is_empty());
     }
 }

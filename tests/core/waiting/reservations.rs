@@ -76,9 +76,8 @@ fn what_is_reserved_for_a_dead_waiter_is_free_after_three_seconds() {
 fn joins_again_when_woken_in_vain(after: Duration) -> (bool, usize) {
     let (bench, looks, joins) =
         (Bench::new(), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let holder = lock(&bench.client());
     let counted = [Arc::clone(&looks), Arc::clone(&joins)];
-    let waiter = waiter(&bench.hooked(Arc::new(SystemClock), move |op| {
+    let client = bench.hooked(Arc::new(SystemClock), move |op| {
         match op {
             Op::Get { key, .. } if key.as_str().ends_with("%wait") => {
                 counted[0].fetch_add(1, Ordering::SeqCst)
@@ -89,8 +88,8 @@ fn joins_again_when_woken_in_vain(after: Duration) -> (bool, usize) {
             _ => 0,
         };
         Fate::Done
-    }));
-    bench.until_seen(1);
+    });
+    let (holder, waiter) = bench.waited_for(&client);
     let queue = bench.entries();
     let line = entries::waiters(&queue).next().unwrap();
     let before = looks.load(Ordering::SeqCst);

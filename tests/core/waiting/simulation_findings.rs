@@ -4,9 +4,10 @@ use memlock_tests::frozen::Frozen;
 use memlock_tests::intercepted::intercepted;
 
 use super::bench::*;
+use crate::bench::lost;
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{Failure, Op, Reply, Store};
-use memlock_core::{Client, Error, ErrorKind, Extension, Release, SetUp, Wait, Waited};
+use memlock_core::store::{Op, Reply, Store};
+use memlock_core::{Client, Extension, Release, SetUp};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -15,9 +16,7 @@ use std::time::Duration;
 fn a_lock_that_was_lost_goes_to_the_next_in_the_queue() {
     for extending in [false, true] {
         let bench = Bench::new();
-        let mut holder = lock(&bench.client());
-        let waiter = waiter(&bench.frozen());
-        bench.until_seen(1);
+        let (mut holder, waiter) = bench.waited_for(&bench.frozen());
         bench.delete(&bench.lock);
         if extending {
             assert_eq!(holder.extend(LEASE).unwrap(), Extension::Lost);
@@ -40,15 +39,10 @@ fn a_wake_up_for_a_place_that_could_not_be_given_back_is_heeded() {
         }
         _ => Fate::Done,
     });
-    let cancel = client.cancel_handle();
-    std::thread::scope(|scope| {
-        let mutex = client.mutex("m", LEASE).unwrap();
-        let first =
-            scope.spawn(move || mutex.lock_with(&Wait::FOREVER.unless_cancelled(&cancel)).unwrap());
-        bench.until_seen(1);
-        client.cancel_waits();
-        assert!(matches!(first.join().unwrap(), Waited::Interrupted));
-    });
+    let first = in_line(&client);
+    bench.until_seen(1);
+    client.cancel_waits();
+    first.is_interrupted();
     assert_eq!(bench.waiters().len(), 1, "its place was given back after all");
     stuck.store(false, Ordering::SeqCst);
     let second = waiter(&client);
@@ -110,7 +104,7 @@ fn a_waiter_that_leaves_notifies_a_holder_that_came_in_between() {
     bench.delete(&bench.lock);
     let newcomer = lock(&bench.client());
     going.cancel.cancel();
-    assert!(matches!(going.got.recv_timeout(PATIENCE).unwrap(), Waited::Interrupted));
+    going.is_interrupted();
     bench.until_marked();
     unlock(newcomer);
 }
@@ -123,8 +117,7 @@ fn evicting(server: Arc<dyn Store>) -> Arc<dyn Store> {
         let replies = match batches.fetch_add(1, Ordering::SeqCst) {
             0 => {
                 server.run(route, ops)?;
-                let error = Error::new(ErrorKind::Unknown, "The reply was lost.");
-                return Err(Failure { error, sent: true });
+                return Err(lost());
             }
             1 => {
                 let mut replies = server.run(route, &ops[..1])?;
