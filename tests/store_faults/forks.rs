@@ -1,6 +1,6 @@
 //! Processes that fork.
 
-use memlock_core::{Client, Release};
+use memlock_core::{Client, Extension, Lock, Release};
 use memlock_tests::assert_safe;
 use memlock_tests::launch::until;
 
@@ -19,7 +19,8 @@ pub(crate) fn a_child_neither_uses_nor_ends_the_connections_of_its_parent(bench:
         // A child that hangs is killed.
         // SAFETY: alarm has no preconditions.
         unsafe { libc::alarm(120) };
-        let is_right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_child(client)));
+        let is_right =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_child(client, lock)));
         // SAFETY: _exit runs nothing of the parent's.
         unsafe { libc::_exit(if is_right.unwrap_or(false) { 0 } else { 1 }) }
     }
@@ -34,11 +35,17 @@ pub(crate) fn a_child_neither_uses_nor_ends_the_connections_of_its_parent(bench:
     assert!(is_free(&witness, "m") && is_free(&witness, "child"));
 }
 
-fn in_child(client: Client) -> bool {
+fn in_child(client: Client, mut inherited: Lock) -> bool {
+    let is_nothing = inherited.remaining().is_zero()
+        && inherited.extend(LEASE).unwrap() == Extension::NotHeld
+        && inherited.unlock().unwrap() == Release::NotHeld;
+    drop(inherited);
     let is_held = client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none();
     let lock = client.mutex("child", LEASE).unwrap().try_lock().unwrap();
     let is_its_own = lock.is_some();
     drop(lock);
     drop(client);
-    is_held && is_its_own
+    // It has the thread that forked: a client starts none.
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
+    is_nothing && is_held && is_its_own && threads == 1
 }
