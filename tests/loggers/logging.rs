@@ -4,10 +4,11 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use log::{Level, Log, Metadata, Record};
 use memlock_core::{Client, Loss, RenewOptions, Renewal, logs};
+use memlock_tests::launch::{poll_until, until};
 use memlock_tests::server::{Memcached, MemcachedText};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -100,12 +101,8 @@ impl Listener {
     }
 
     fn hears(&self, level: Level, part: &str, text: &str) {
-        let end = Instant::now() + PATIENCE;
-        while !self.has_heard(level, part, text) {
-            let all = self.heard.lock().unwrap().clone();
-            assert!(Instant::now() < end, "no {text:?} in {all:#?}");
-            thread::sleep(Duration::from_millis(5));
-        }
+        let heard = poll_until(PATIENCE, || self.has_heard(level, part, text).then_some(()));
+        assert!(heard.is_some(), "no {text:?} in {:#?}", self.heard.lock().unwrap());
     }
 }
 
@@ -125,7 +122,7 @@ fn trouble() {
     *LISTENER.server.lock().unwrap() = Some(server.plain());
     drop(mutex("first", 30 * SECOND).lock().unwrap());
     let commands = LISTENER.commands.lock().unwrap().take();
-    assert!(commands.unwrap() > 0, "who listens holds up no request");
+    assert!(commands.unwrap() > 0, "a logger delays no request");
     *LISTENER.client.lock().unwrap() = Some(client.clone());
     let semaphore = client.semaphore("s", 3, 6 * SECOND).unwrap();
     let lock =
@@ -146,11 +143,7 @@ fn trouble() {
     });
     let queued =
         || server.plain().get("lock:contended%wait").is_some_and(|queue| !queue.is_empty());
-    let end = Instant::now() + PATIENCE;
-    while !queued() {
-        assert!(Instant::now() < end);
-        thread::sleep(Duration::from_millis(5));
-    }
+    until("one of them is in the queue", queued);
 
     server.pause();
     drop(dropped);
@@ -196,7 +189,7 @@ fn trouble() {
 
 #[test]
 fn a_log_callback_may_use_everything_and_gets_whole_sentences() {
-    let _alone = alone_with(2);
+    let _alone = alone_with(1);
     // SAFETY: the callback is a function, and needs no argument.
     let answer = unsafe {
         memlock::memlock_log_set(memlock::MEMLOCK_LOG_TRACE, Some(never), std::ptr::null_mut())

@@ -3,15 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 mod forking_callbacks;
-mod forking_logs;
 mod logging;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use log::{Log, Metadata, Record};
+use memlock_tests::launch::poll_until;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// For what must happen, however slow the machine.
@@ -24,8 +23,7 @@ struct Current;
 
 /// Which one. No mutex: a forked child would find it locked.
 static LOGGER: AtomicUsize = AtomicUsize::new(0);
-static LOGGERS: [&(dyn Log + 'static); 3] =
-    [&forking_callbacks::Forker, &forking_logs::Forker, &logging::LISTENER];
+static LOGGERS: [&(dyn Log + 'static); 2] = [&forking_callbacks::Forker, &logging::LISTENER];
 
 impl Log for Current {
     fn enabled(&self, _: &Metadata<'_>) -> bool {
@@ -39,7 +37,7 @@ impl Log for Current {
     fn flush(&self) {}
 }
 
-/// From now on no other test runs, and this one of the loggers is told of everything.
+/// From now on no other test runs, and all log records go to this logger.
 fn alone_with(logger: usize) -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -62,36 +60,21 @@ fn end(is_right: bool) -> ! {
     unsafe { libc::_exit(if is_right { RIGHT } else { 1 }) }
 }
 
-/// The status of a child of ours that has ended.
-fn status_now(child: i32) -> Option<i32> {
+/// Waits for the child's end. Returns its status.
+fn status(child: i32) -> i32 {
     let mut status = 0;
     // SAFETY: waits for a child that was made by `fork`, and not waited for yet.
-    (unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child).then_some(status)
-}
-
-fn kill(child: i32) {
-    // SAFETY: it is a child of ours that has not been waited for yet.
-    unsafe { libc::kill(child, libc::SIGKILL) };
-}
-
-/// Waits for the child's end. Gives its status.
-fn status(child: i32) -> i32 {
-    let began = Instant::now();
-    let status = loop {
-        if let Some(status) = status_now(child) {
-            break status;
-        }
-        if began.elapsed() > PATIENCE {
-            kill(child);
-            panic!("the child has not ended by itself");
-        }
-        thread::sleep(Duration::from_millis(1));
-    };
+    let mut ended = || unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == child;
+    if poll_until(PATIENCE, || ended().then_some(())).is_none() {
+        // SAFETY: as above.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+        panic!("the child has not ended by itself");
+    }
     assert!(libc::WIFEXITED(status), "the child was killed: {status:#x}");
     libc::WEXITSTATUS(status)
 }
 
-/// Sets it when it goes, also by a panic.
+/// Sets the flag when it is dropped, also by a panic.
 struct Sets<'a>(&'a AtomicBool);
 
 impl Drop for Sets<'_> {
