@@ -34,30 +34,3 @@ fn a_lease_ends_on_the_server_in_the_millisecond_in_which_it_should() {
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     }
 }
-
-/// Semaphores and lists are stored with the moment of their end, which no later write may move.
-#[test]
-fn the_end_of_a_semaphore_is_a_moment_of_the_servers_clock() {
-    let server = Redis::start(&[]);
-    let client = client(&server);
-    let mut admin = server.connection();
-    let semaphore = client.semaphore("s", 3, Duration::from_secs(5)).unwrap();
-    let life = Duration::from_secs(60);
-    let now = || {
-        let (seconds, micros): (u64, u64) = reply(&mut server.connection(), &["TIME"]);
-        Duration::from_secs(seconds) + Duration::from_micros(micros)
-    };
-    let before = now();
-    let _ = semaphore.set_up(life).unwrap();
-    let after = now();
-    let end: u64 = reply(&mut admin, &["PEXPIRETIME", "semaphore:s"]);
-    // Of whole seconds.
-    let at = Duration::from_millis(end);
-    assert!(at > before + life - Duration::from_secs(2), "{at:?} from {before:?} on");
-    assert!(at <= after + life + Duration::from_secs(4), "{at:?} until {after:?}");
-    for _ in 0..20 {
-        drop(semaphore.acquire().unwrap());
-    }
-    let later: u64 = reply(&mut admin, &["PEXPIRETIME", "semaphore:s"]);
-    assert!(later.abs_diff(end) <= 2000, "{end} became {later}");
-}

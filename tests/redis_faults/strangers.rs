@@ -1,4 +1,5 @@
-//! Servers that are no Redis: an error within the timeouts, and a buffer that does not grow.
+//! Servers that are no Redis: an error although the server goes on for ever, and a buffer that does
+//! not grow.
 
 use std::io::{ErrorKind as IoKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +11,6 @@ use std::time::Duration;
 use memlock_core::{Client, ErrorKind};
 use memlock_tests::process::Server;
 use memlock_tests::server::Memcached;
-use memlock_tests::stopwatch::Stopwatch;
 
 use crate::stores::redis::Redis;
 use crate::{LEASE, refusal};
@@ -18,8 +18,6 @@ use crate::{LEASE, refusal};
 const TIMEOUTS: &str = "connect_timeout=300ms&io_timeout=300ms";
 /// For servers that answer at once: on a busy machine, a wrong reply must not look like none.
 const PATIENT: &str = "connect_timeout=20s&io_timeout=20s";
-/// A handshake and a batch, each within three times the timeout, and a little more.
-const LIMIT: Duration = Duration::from_millis(2500);
 /// No client reads more of an endless reply.
 const MOST: usize = 8 << 20;
 
@@ -67,12 +65,11 @@ impl Stranger {
     }
 }
 
+/// The attempt ends with one of these errors. A client that waited for the end of the reply would
+/// wait for ever.
 #[track_caller]
-fn fails_in_time(what: &str, url: &str, kinds: &[ErrorKind]) -> String {
-    let watch = Stopwatch::start();
+fn fails(what: &str, url: &str, kinds: &[ErrorKind]) -> String {
     let error = refusal(url);
-    let took = watch.elapsed();
-    assert!(took < LIMIT, "{what}: {took:?}");
     assert!(kinds.contains(&error.kind()), "{what}: {:?} {error}", error.kind());
     let text = error.to_string();
     assert!(text.len() < 600 && !text.contains(char::is_control), "{what}: {text}");
@@ -80,10 +77,10 @@ fn fails_in_time(what: &str, url: &str, kinds: &[ErrorKind]) -> String {
 }
 
 #[test]
-fn what_is_no_redis_is_told_within_the_timeouts() {
+fn what_is_no_redis_is_reported_and_not_waited_for() {
     let memcached = Memcached::start();
     let url = format!("redis://{}?{TIMEOUTS}", memcached.address());
-    fails_in_time("memcached", &url, &[ErrorKind::Protocol, ErrorKind::Unreachable]);
+    fails("memcached", &url, &[ErrorKind::Protocol, ErrorKind::Unreachable]);
     let none = Duration::ZERO;
     let long = Duration::from_millis(100);
     let protocol = &[ErrorKind::Protocol][..];
@@ -120,14 +117,14 @@ fn what_is_no_redis_is_told_within_the_timeouts() {
     ] {
         let stranger = Stranger::that_says(first.to_vec(), more.to_vec(), pause);
         let timeouts = if kinds == protocol { PATIENT } else { TIMEOUTS };
-        let said = fails_in_time(what, &stranger.url(timeouts), kinds);
+        let said = fails(what, &stranger.url(timeouts), kinds);
         assert!(said.contains(&stranger.address), "{what}: {said}");
         assert!(!said.contains('\u{1b}'), "{what}: {said}");
         let sent = stranger.sent.load(Ordering::Relaxed);
         assert!(sent < MOST, "{what}: {sent} bytes were read");
     }
     let closes = Stranger::start(|_, _| {});
-    fails_in_time("closes", &closes.url(TIMEOUTS), silence);
+    fails("closes", &closes.url(TIMEOUTS), silence);
 }
 
 /// The handshake is that of a Redis, and what comes after it is not.
@@ -169,10 +166,8 @@ fn a_server_that_loses_its_mind_is_given_up() {
                 }
             }
         });
-        let watch = Stopwatch::start();
         let client = Client::connect(&mad.url(TIMEOUTS)).unwrap();
         let locked = client.mutex("m", LEASE).unwrap().try_lock();
-        assert!(watch.elapsed() < LIMIT * 4, "{what}: {:?}", watch.elapsed());
         match locked {
             Err(error) => {
                 let kinds = [ErrorKind::Protocol, ErrorKind::Unreachable, ErrorKind::Unknown];
