@@ -23,6 +23,15 @@ pub(crate) fn examined(url: &str, more: &[&str]) -> (Option<i32>, Value) {
     (said.code, said.json())
 }
 
+/// The doctor ends with this status, and this is its verdict about `what`. Returns the finding.
+#[track_caller]
+fn judged(url: &str, more: &[&str], what: &str, (code, verdict): (i32, &str)) -> Value {
+    let (status, report) = examined(url, more);
+    let finding = finding(&report, what);
+    assert_eq!((status, finding["verdict"].as_str()), (Some(code), Some(verdict)), "{report}");
+    finding.clone()
+}
+
 #[test]
 fn a_stock_server_is_not_fit_and_one_started_as_it_says_is() {
     let server = Memcached::start();
@@ -67,15 +76,8 @@ fn a_stock_server_is_not_fit_and_one_started_as_it_says_is() {
 #[test]
 fn leases_are_held_against_the_temporary_ttl() {
     let server = Memcached::with_args(&["-F", "-o", "temporary_ttl=62"]);
-    let (code, report) = examined(&server.url(), &["--lease", "60s"]);
-    assert_eq!(
-        (code, &finding(&report, "evictions")["verdict"]),
-        (Some(0), &Value::from("note")),
-        "{report}"
-    );
-    let (code, report) = examined(&server.url(), &["--lease", "61s"]);
-    let evictions = finding(&report, "evictions");
-    assert_eq!((code, &evictions["verdict"]), (Some(2), &Value::from("bad")), "{report}");
+    judged(&server.url(), &["--lease", "60s"], "evictions", (0, "note"));
+    let evictions = judged(&server.url(), &["--lease", "61s"], "evictions", (2, "bad"));
     assert!(evictions["mend"].as_str().unwrap().contains("temporary_ttl=63"), "{evictions}");
     server.restart_with(&["-F", "-o", "temporary_ttl=63"]);
     assert_eq!(examined(&server.url(), &["--lease", "61s"]).0, Some(0));
@@ -85,32 +87,20 @@ fn leases_are_held_against_the_temporary_ttl() {
 fn locks_that_were_pushed_out_are_noticed() {
     let server = Memcached::with_args(&["-m", "2", "-F"]);
     let mut plain = server.plain();
-    let value = vec![b'x'; 100_000];
+    let value = "x".repeat(100_000);
     for number in 0..100 {
-        plain
-            .try_command(&format!(
-                "set filler{number} 0 0 {}\r\n{}",
-                value.len(),
-                String::from_utf8_lossy(&value)
-            ))
-            .unwrap();
+        plain.set(&format!("filler{number}"), &value, 0);
     }
     assert_ne!(plain.stats()["evictions"], "0");
-    let (code, report) = examined(&server.url(), &[]);
-    assert_eq!(
-        (code, &finding(&report, "evicted")["verdict"]),
-        (Some(2), &Value::from("bad")),
-        "{report}"
-    );
+    judged(&server.url(), &[], "evicted", (2, "bad"));
 }
 
 #[test]
 fn a_server_without_cas_is_bad_and_nothing_is_tried_on_it() {
     let server = Memcached::with_args(&["-C", "-M", "-F"]);
-    let (code, report) = examined(&server.url(), &[]);
-    assert_eq!((code, &finding(&report, "cas")["verdict"]), (Some(2), &Value::from("bad")));
-    assert!(finding(&report, "cas")["mend"].as_str().unwrap().contains("-C"));
-    assert_eq!(finding(&report, "wake-ups")["verdict"], "note");
+    let cas = judged(&server.url(), &[], "cas", (2, "bad"));
+    assert!(cas["mend"].as_str().unwrap().contains("-C"));
+    judged(&server.url(), &[], "wake-ups", (2, "note"));
 }
 
 #[test]
@@ -119,9 +109,7 @@ fn connections_that_run_out_are_noticed() {
     let mut idle: Vec<_> = (0..60).map(|_| server.plain()).collect();
     // The server counts a connection once it has accepted it, and one that it answers was accepted.
     idle.iter_mut().for_each(|idle| _ = idle.stats());
-    let (code, report) = examined(&server.url(), &[]);
-    let connections = finding(&report, "connections");
-    assert_eq!((code, &connections["verdict"]), (Some(1), &Value::from("warning")), "{report}");
+    let connections = judged(&server.url(), &[], "connections", (1, "warning"));
     assert_eq!(connections["flags"][0], "-c 1024");
     let more: Vec<_> = (0..100)
         .map_while(|_| memlock_tests::server::MemcachedText::try_connect(&server.address()).ok())
@@ -146,22 +134,12 @@ fn wake_ups_are_tried_and_those_that_do_not_arrive_are_noticed() {
     let (_, report) = examined(&format!("{}?notify={address}", server.url()), &[]);
     assert!(finding(&report, "wake-ups")["said"].as_str().unwrap().contains(&address), "{report}");
     // An address without an owner.
-    let (code, report) = examined(&format!("{}?notify=192.0.2.1", server.url()), &[]);
-    assert_eq!(
-        (code, &finding(&report, "wake-ups")["verdict"]),
-        (Some(1), &Value::from("warning")),
-        "{report}"
-    );
-    let (code, report) = examined(&format!("{}?notify=off", server.url()), &[]);
-    assert_eq!(
-        (code, &finding(&report, "wake-ups")["verdict"]),
-        (Some(0), &Value::from("note")),
-        "{report}"
-    );
+    judged(&format!("{}?notify=192.0.2.1", server.url()), &[], "wake-ups", (1, "warning"));
+    judged(&format!("{}?notify=off", server.url()), &[], "wake-ups", (0, "note"));
 }
 
 #[test]
-fn each_server_is_examined_and_one_that_is_down_is_told() {
+fn each_server_is_examined_and_one_that_is_down_is_reported() {
     let (one, two) = (Memcached::with_args(&["-M", "-F"]), Memcached::with_args(&["-M", "-F"]));
     let url = format!("{},{}", one.url(), two.address());
     let said = done(memlock_at(&url, &["doctor"]));

@@ -1,9 +1,8 @@
 //! `memlock run` on two hosts that share a memcached and nothing else.
 //!
-//! Where it is allowed (to root, with `ip` and `unshare`) these are the server's host and one at
-//! the other end of a cable, by network namespaces, each with a host name and process numbers of
-//! its own; wake-ups go through the cable. Elsewhere they are two loops with nothing in common,
-//! whose listeners have different loopback addresses. What both write to is the check's record.
+//! These are the server's host and one at the other end of a cable, by network namespaces, each with
+//! a host name and process numbers of its own; wake-ups go through the cable. Only root can make
+//! them, with `ip` and `unshare`. Both write to the check's record.
 
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -11,15 +10,17 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use memlock_tests::cable::{self, Cable};
+use memlock_tests::launch::poll_until;
 use memlock_tests::safety::MARKER;
 use memlock_tests::server::Memcached;
 
 use crate::run::Folder;
-use crate::tool::{PATIENCE, eventually, eventually_within, path};
+use crate::tool::{PATIENCE, path};
 
 /// What a host does: so many rounds, some of which outlast the lease, and in some of which
 /// `memlock` is killed in the middle.
 const HOST: &str = r#"
+hostname "$HOST"
 round=0
 while [ $round -lt "$ROUNDS" ]; do
   round=$((round + 1))
@@ -35,21 +36,12 @@ while [ $round -lt "$ROUNDS" ]; do
 done
 "#;
 
-/// First of all where the host has a name of its own: anywhere else this would be the machine's.
-const NAMED: &str = r#"hostname "$HOST"; eval "$LOOP""#;
-
-/// With a place to meet, it goes on when the other host is inside, too.
-///
 /// The lines are whole, and in the order in which they were written: each is one write to a file
 /// that is only appended to.
 const SECTION: &str = r#"
 read up idle </proc/uptime
 echo "in $HOST $1 $MEMLOCK_FENCE $up" >>"$RECORD"
 : >in
-if [ -n "$MEET" ]; then
-  : >"$MEET-$HOST"
-  until [ -e "$MEET-near" ] && [ -e "$MEET-far" ]; do sleep 0.05; done
-fi
 sleep $2
 read up idle </proc/uptime
 echo "out $HOST $1 $MEMLOCK_FENCE $up" >>"$RECORD"
@@ -64,18 +56,13 @@ const LEASE: f64 = 2.98;
 struct World {
     server: Memcached,
     folder: Folder,
-    cable: Option<Cable>,
+    cable: Cable,
 }
 
 impl World {
     fn new(name: &str) -> World {
-        let cable = Cable::lay()
-            .inspect_err(|why| eprintln!("NOT PART OF IT: a cable between hosts: {why}"))
-            .ok();
-        let server = match &cable {
-            Some(cable) => Memcached::with_args(&["-l", cable.address()]),
-            None => Memcached::start(),
-        };
+        let cable = Cable::lay().unwrap();
+        let server = Memcached::with_args(&["-l", cable.address()]);
         World { server, folder: Folder::new(name), cable }
     }
 
@@ -87,35 +74,16 @@ impl World {
     fn host(&self, name: &str, is_far: bool, variables: &[(&str, &str)]) -> Host {
         let own = self.folder.0.join(name);
         fs::create_dir_all(&own).unwrap();
-        let mut command;
-        let url = match &self.cable {
-            Some(cable) => {
-                command = Command::new("unshare");
-                command.args([
-                    "--uts",
-                    "--pid",
-                    "--fork",
-                    "--kill-child",
-                    "--mount-proc",
-                    "sh",
-                    "-c",
-                    NAMED,
-                ]);
-                if is_far {
-                    cable::enter(&mut command, cable.namespace());
-                }
-                format!("memcached://{}:{}", cable.address(), self.server.port())
-            }
-            None => {
-                command = Command::new("sh");
-                command.args(["-c", HOST]);
-                format!("{}?notify=127.0.0.{}", self.server.url(), if is_far { 3 } else { 2 })
-            }
-        };
+        let mut command = Command::new("unshare");
+        command.args(["--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]);
+        command.args(["sh", "-c", HOST]);
+        if is_far {
+            cable::enter(&mut command, self.cable.namespace());
+        }
+        let url = format!("memcached://{}:{}", self.cable.address(), self.server.port());
         command.env_clear().env("PATH", "/usr/bin:/bin").current_dir(&own).process_group(0);
         command
             .env("HOST", name)
-            .env("LOOP", HOST)
             .env("SECTION", SECTION)
             .env("MEMLOCK", path())
             .env("MEMLOCK_URL", url);
@@ -164,8 +132,8 @@ fn verdict_of(record: &str, may_be_killed: impl Fn(u32) -> bool) -> Result<(usiz
         let (round, fence, up) =
             (round.parse().unwrap(), fence.parse().unwrap(), up.parse().unwrap());
         // On a slow machine the lease of one that is killed may end before it is inside.
-        let killed = |round| may_be_killed(round);
-        let is_of_time = killed(round) || inside.is_some_and(|(_, round, ..)| killed(round));
+        let killed_inside = inside.is_some_and(|(_, round, ..)| may_be_killed(round));
+        let is_of_time = may_be_killed(round) || killed_inside;
         let marker = if is_of_time { "" } else { MARKER };
         match (what, inside) {
             ("in", Some((_, round, _))) if !may_be_killed(round) || up - granted_after < LEASE => {
@@ -216,9 +184,8 @@ fn two_hosts_on_one_name_never_overlap_in_200_rounds() {
     ];
     let names = ["near", "far"];
     let mut hosts = names.map(|name| world.host(name, name == "far", &variables));
-    eventually_within(6 * PATIENCE, "both hosts are done", || {
-        hosts.iter_mut().all(Host::is_done).then_some(())
-    });
+    let are_done = || hosts.iter_mut().all(Host::is_done).then_some(());
+    poll_until(6 * PATIENCE, are_done).expect("both hosts are done");
     for name in names {
         let own = world.folder.0.join(name);
         let wanted = (1..=ROUNDS).fold(String::new(), |wanted, round| {
@@ -231,28 +198,6 @@ fn two_hosts_on_one_name_never_overlap_in_200_rounds() {
         verdict_of(&world.record(), |round| KILLED.contains(&round)),
         Ok((all, all - 2 * KILLED.len()))
     );
-}
-
-/// Or the test above would prove nothing.
-#[test]
-#[ignore = "real time: make prove"]
-fn two_hosts_on_names_of_their_own_overlap_and_the_judge_sees_it() {
-    let world = World::new("hosts-apart");
-    let meet = world.folder.0.join("meet");
-    let variables = [
-        ("ROUNDS", "1"),
-        ("BRIEF", "0"),
-        ("LONG", ""),
-        ("KILLED", ""),
-        ("MEET", meet.to_str().unwrap()),
-    ];
-    let mut hosts = ["near", "far"].map(|name| {
-        let variables = [&variables[..], &[("NAME", name)]].concat();
-        world.host(name, name == "far", &variables)
-    });
-    eventually("both hosts are done", || hosts.iter_mut().all(Host::is_done).then_some(()));
-    assert_eq!(world.record().lines().count(), 4);
-    assert!(verdict_of(&world.record(), |_| false).is_err());
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! `memlock show`, `ls` and `release`.
 
 use std::thread;
-use std::time::Duration;
 
 use memlock_core::name::Key;
 use memlock_core::store::Route;
@@ -10,13 +9,9 @@ use memlock_tests::server::Memcached;
 use serde_json::Value;
 
 use crate::pty::Pty;
-use crate::tool::{Running, done, eventually, memlock, memlock_at};
-
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn client(server: &Memcached) -> Client {
-    Client::connect(&server.url()).unwrap()
-}
+use crate::tool::{
+    MINUTE, Running, client, done, eventually, held, memlock, memlock_at, until_waiting,
+};
 
 fn json(server: &Memcached, args: &[&str]) -> Value {
     let said = done(memlock(server, args));
@@ -47,7 +42,7 @@ fn a_lock_is_shown_free_and_held_with_its_holder_and_who_waits() {
         (&Value::Bool(false), &Value::Null, &Value::Null)
     );
     assert!(done(memlock(&server, &["show", "m"])).out.contains("free"));
-    let lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
+    let lock = held(&server, "m");
     let held = json(&server, &["show", "m", "--json"]);
     assert_eq!(held["lock"]["held"], true);
     assert_eq!(held["lock"]["pid"], std::process::id());
@@ -246,7 +241,7 @@ fn a_lock_is_taken_away_only_by_force_and_after_being_asked() {
     let server = Memcached::start();
     let said = done(memlock(&server, &["release", "m", "--force", "--yes"]));
     assert_eq!((said.code, said.err.as_str()), (Some(1), "memlock: Nobody holds m.\n"));
-    let mut lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
+    let mut lock = held(&server, "m");
     for args in [&["release", "m"][..], &["release", "m", "--force"]] {
         done(memlock(&server, args)).ended(64);
         assert!(server.plain().get("lock:m").is_some());
@@ -261,10 +256,10 @@ fn a_lock_is_taken_away_only_by_force_and_after_being_asked() {
     }
     assert_eq!(lock.unlock().unwrap(), Release::Lost);
     // The waiter gets it at once.
-    let lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
+    let lock = held(&server, "m");
     let next = client(&server).mutex("m", MINUTE).unwrap();
     let waiting = thread::spawn(move || next.lock_for(MINUTE).unwrap().is_some());
-    eventually("it waits", || server.plain().get("lock:m%wait"));
+    until_waiting(&server);
     assert_eq!(done(memlock(&server, &["release", "--force", "m", "--yes"])).code, Some(0));
     assert!(waiting.join().unwrap());
     drop(lock);
@@ -296,7 +291,7 @@ fn permits_are_taken_away_from_the_holder_that_is_named() {
 #[test]
 fn a_key_with_a_command_in_it_is_not_carried_out_by_those_who_list_it() {
     let server = Memcached::start();
-    let _lock = client(&server).mutex("m", MINUTE).unwrap().lock().unwrap();
+    let _lock = held(&server, "m");
     let key = "bG9jazolc2hhMjU2OjAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMDAwMA0KZmx1c2hfYWxsDQo=";
     assert_eq!(server.plain().command(&format!("ms {key} 1 b\r\nx")), "HD");
     let said = done(memlock(&server, &["ls"]));

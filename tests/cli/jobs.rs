@@ -2,18 +2,14 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
-use std::time::Duration;
 
-use memlock_core::Client;
 use memlock_tests::server::Memcached;
 
 use crate::pty::Pty;
 use crate::tool::{
-    Running, eventually, heeding_keys, is_alive, memlock, path, send, state, until_gone,
-    until_state,
+    Running, eventually, heeding_keys, held, is_alive, memlock, path, send, state, until_gone,
+    until_state, until_waiting,
 };
-
-const MINUTE: Duration = Duration::from_secs(60);
 
 /// Says what comes; `read` returns early when a trap runs.
 const TRAPS: &str = "for s in TERM INT HUP QUIT USR1 USR2 WINCH; do trap \"echo got $s\" $s; done
@@ -65,7 +61,7 @@ fn a_command_that_is_stopped_and_continued_alone_is_renewed_and_seen_to_end() {
 }
 
 #[test]
-fn who_ends_by_a_signal_leaves_nobody_behind() {
+fn a_command_that_a_signal_ends_leaves_no_process_behind() {
     let server = Memcached::start();
     let script = "(trap '' TERM; exec setsid sleep 1000 >/dev/null 2>&1) & setsid sleep 1001 >/dev/null 2>&1 & echo $!; sleep 1002 >/dev/null 2>&1; true";
     let mut running = Running::start(memlock(
@@ -93,11 +89,10 @@ fn what_a_command_leaves_in_the_background_lives_on_when_it_ends_well() {
 #[test]
 fn a_wait_ends_by_a_signal_and_leaves_no_trace() {
     let server = Memcached::start();
-    let client = Client::connect(&server.url()).unwrap();
-    let lock = client.mutex("m", MINUTE).unwrap().lock().unwrap();
+    let lock = held(&server, "m");
     for signal in [libc::SIGINT, libc::SIGTERM] {
         let waiting = Running::start(memlock(&server, &["run", "m", "--", "echo", "never"]));
-        until_somebody_waits(&server);
+        until_waiting(&server);
         waiting.signal(signal);
         let said = waiting.ends();
         // It died of the signal, as anything else would have.
@@ -105,11 +100,6 @@ fn a_wait_ends_by_a_signal_and_leaves_no_trace() {
         assert_eq!(server.plain().get("lock:m%wait").unwrap_or_default(), b"");
     }
     drop(lock);
-}
-
-/// For the lock `m`.
-fn until_somebody_waits(server: &Memcached) {
-    eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
 }
 
 /// A shell with job control, and memlock as its command.
@@ -185,12 +175,12 @@ fn the_stop_key_stops_both_and_fg_continues_both() {
 }
 
 #[test]
-fn the_stop_key_stops_who_waits_too() {
+fn the_stop_key_stops_a_waiter_too() {
     let server = Memcached::start();
-    let lock = Client::connect(&server.url()).unwrap().mutex("m", MINUTE).unwrap().lock().unwrap();
+    let lock = held(&server, "m");
     let mut shell = shell(&server);
     shell.type_in("$memlock run m -- echo at'' last\n");
-    until_somebody_waits(&server);
+    until_waiting(&server);
     shell.type_in("\x1a");
     shell.until("Stopped");
     shell.until("> ");
@@ -239,7 +229,7 @@ fn a_command_that_somebody_stops_and_continues_is_guarded_meanwhile() {
     shell.until("status 5");
 }
 
-/// Of a terminal that goes away the kernel tells only the leader of its session.
+/// The kernel notifies only the leader of the session of a terminal that goes away.
 #[test]
 fn a_terminal_that_goes_away_ends_a_command_that_was_its_first() {
     let server = Memcached::start();
@@ -255,11 +245,11 @@ fn a_terminal_that_goes_away_ends_a_command_that_was_its_first() {
 }
 
 #[test]
-fn what_is_told_to_who_waits_does_not_end_the_command_when_it_begins() {
+fn signals_to_a_waiter_do_not_end_the_command_when_it_begins() {
     let server = Memcached::start();
-    let lock = Client::connect(&server.url()).unwrap().mutex("m", MINUTE).unwrap().lock().unwrap();
+    let lock = held(&server, "m");
     let waiting = Running::start(memlock(&server, &["run", "m", "--", "echo", "began"]));
-    until_somebody_waits(&server);
+    until_waiting(&server);
     for signal in [libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH] {
         waiting.signal(signal);
     }

@@ -1,19 +1,14 @@
 //! Items that are larger than memlock ever writes: each is said to be, and hides nothing else.
 
-use std::time::Duration;
-
-use memlock_core::Client;
 use memlock_tests::server::Memcached;
 use serde_json::Value;
 
-use crate::tool::{done, memlock};
-
-const MINUTE: Duration = Duration::from_secs(60);
+use crate::tool::{done, held, memlock};
 
 /// A server with a lock of ours, and a value of 2 MiB under this key.
 fn with_large(key: &str) -> (Memcached, memlock_core::Lock) {
     let server = Memcached::with_args(&["-I", "8m"]);
-    let lock = Client::connect(&server.url()).unwrap().mutex("m", MINUTE).unwrap().lock().unwrap();
+    let lock = held(&server, "m");
     let value = "x".repeat(2 << 20);
     server.plain().set(key, &value, 0);
     (server, lock)

@@ -3,9 +3,8 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::mem;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
 
@@ -116,22 +115,12 @@ fn what_came_before_input_that_cannot_be_used_is_inserted() {
 /// A connection from which this can be read, and then an error.
 fn one_that_breaks_behind(bytes: &[u8]) -> TcpStream {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let reader = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut reader = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    reader.write_all(b"unread").unwrap();
     let mut writer = listener.accept().unwrap().0;
     writer.write_all(bytes).unwrap();
-    let reset = libc::linger { l_onoff: 1, l_linger: 0 };
-    let size = libc::socklen_t::try_from(mem::size_of_val(&reset)).unwrap();
-    // SAFETY: a socket's option is set from a value of its type and size.
-    let set = unsafe {
-        libc::setsockopt(
-            writer.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_LINGER,
-            (&raw const reset).cast(),
-            size,
-        )
-    };
-    assert_eq!(set, 0);
+    // A connection that is closed with unread data is reset.
+    writer.peek(&mut [0]).unwrap();
     reader
 }
 

@@ -8,11 +8,12 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::Client;
 use memlock_tests::assert_safe_eq;
 use memlock_tests::server::Memcached;
 
-use crate::tool::{Running, eventually, is_alive, memlock, send, until_gone, until_state};
+use crate::tool::{
+    MINUTE, Running, client, eventually, is_alive, memlock, send, until_gone, until_state,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -121,7 +122,7 @@ fn a_lock_is_renewed_also_if_nobody_reads_that_it_is_at_risk() {
     server.pause();
     thread::sleep(LEASE * 11 / 20);
     server.resume();
-    let mutex = Client::connect(&server.url()).unwrap().mutex("m", LEASE).unwrap();
+    let mutex = client(&server).mutex("m", LEASE).unwrap();
     eventually("it is renewed", || {
         let owner = mutex.owner().ok()??;
         owner.remaining.is_some_and(|left| left > LEASE * 3 / 4).then_some(())
@@ -177,7 +178,7 @@ fn a_wrapper_that_stood_still_finds_the_lock_lost() {
     let (grandchild, child) = family(&mut running);
     running.signal(libc::SIGSTOP);
     until_state(running.pid(), 'T');
-    let next = Client::connect(&server.url()).unwrap().mutex("m", 60 * SECOND).unwrap();
+    let next = client(&server).mutex("m", MINUTE).unwrap();
     let lock = next.lock_for(30 * SECOND).unwrap().unwrap();
     assert!(is_alive(child));
     running.signal(libc::SIGCONT);
@@ -227,7 +228,7 @@ fn a_wrapper_that_is_killed_leaves_the_command_alone_if_that_is_to_continue() {
     let child: i32 = running.line().parse().unwrap();
     running.signal(libc::SIGKILL);
     // The lock is not renewed any more.
-    let next = Client::connect(&server.url()).unwrap().mutex("m", 60 * SECOND).unwrap();
+    let next = client(&server).mutex("m", MINUTE).unwrap();
     assert!(next.lock_for(30 * SECOND).unwrap().is_some());
     assert!(is_alive(child));
     send(child, libc::SIGKILL);

@@ -9,41 +9,44 @@ use memlock_tests::url;
 use crate::run::Folder;
 use crate::tool::{Said, done, memlock_at};
 
-fn run(url: &str, args: &[&str]) -> Said {
+pub(crate) fn run(url: &str, args: &[&str]) -> Said {
     done(memlock_at(&url::patient(url), args))
+}
+
+/// Commands that look create nothing in a database, and the first lock creates what it needs.
+/// Returns what the doctor says then.
+pub(crate) fn looking_creates_nothing(
+    url: &str,
+    missing: &str,
+    is_untouched: impl Fn() -> bool,
+) -> Said {
+    for (args, says) in [(&["ls"][..], missing), (&["show", "x"], ""), (&["doctor"], "")] {
+        run(url, args).ended(0).complains(says);
+    }
+    assert!(is_untouched());
+    for (inner, says) in [(&["show", "x"][..], "held"), (&["ls"], "x")] {
+        let outer = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock")];
+        let said = run(url, &[&outer, inner].concat()).ended(0);
+        assert!(said.out.contains(says), "{said:?}");
+    }
+    run(url, &["doctor"]).ended(0)
 }
 
 /// All on one server, one after the other.
 #[test]
 fn commands_say_what_a_table_of_locks_is_and_can() {
     let server = MariaDb::start_fast();
-    commands_that_look_create_nothing_and_the_first_lock_does(&server);
-    passwords_come_from_where_the_servers_own_programs_find_them(&server);
-    server.sql("SET GLOBAL read_only = 1");
-    let said = run(&server.url(), &["doctor"]);
-    assert!(said.code != Some(0) && said.out.contains("is read-only"), "{said:?}");
-}
-
-fn commands_that_look_create_nothing_and_the_first_lock_does(server: &MariaDb) {
-    let url = server.url();
-    for (args, says) in
-        [(&["ls"][..], "the first lock creates it"), (&["show", "x"], ""), (&["doctor"], "")]
-    {
-        run(&url, args).ended(0).complains(says);
-    }
-    assert_eq!(server.sql("SHOW TABLES FROM locks"), "");
-    for (inner, says) in [(&["show", "x"][..], "held"), (&["ls"], "x")] {
-        let outer = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock")];
-        let said = run(&url, &[&outer, inner].concat());
-        assert!(said.code == Some(0) && said.out.contains(says), "{said:?}");
-    }
-    let said = run(&url, &["doctor"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
+    let is_untouched = || server.sql("SHOW TABLES FROM locks").is_empty();
+    let said = looking_creates_nothing(&server.url(), "the first lock creates it", is_untouched);
     for words in ["MariaDB", "takes writes", "innodb_flush_log_at_trx_commit=0", "wsrep_on is off"]
     {
         assert!(said.out.contains(words), "{words}: {said:?}");
     }
     run(&server.url_of_socket(), &["run", "x", "true"]).ended(0);
+    passwords_come_from_where_the_servers_own_programs_find_them(&server);
+    server.sql("SET GLOBAL read_only = 1");
+    let said = run(&server.url(), &["doctor"]);
+    assert!(said.code != Some(0) && said.out.contains("is read-only"), "{said:?}");
 }
 
 fn passwords_come_from_where_the_servers_own_programs_find_them(server: &MariaDb) {

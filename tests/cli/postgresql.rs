@@ -13,11 +13,8 @@ use memlock_tests::process::Server;
 use memlock_tests::url;
 use serde_json::Value;
 
+use crate::mysql::{looking_creates_nothing, run};
 use crate::tool::{PATIENCE, done, memlock_at};
-
-fn run(url: &str, args: &[&str]) -> crate::tool::Said {
-    done(memlock_at(&url::patient(url), args))
-}
 
 /// The URL of a schema of a test's own.
 fn schema(url: &str, name: &str) -> String {
@@ -39,19 +36,9 @@ fn finding(url: &str, what: &str) -> Value {
 fn commands_that_look_create_nothing_and_the_first_lock_does() {
     let server = Postgresql::shared();
     let url = schema(&server.url(), "looked_at");
-    for (args, says) in
-        [(&["ls"][..], "the first lock creates them"), (&["show", "x"], ""), (&["doctor"], "")]
-    {
-        run(&url, args).ended(0).complains(says);
-    }
-    assert_eq!(server.sql("SELECT count(*) FROM pg_namespace WHERE nspname = 'looked_at'"), "0");
-    for (inner, says) in [(&["show", "x"][..], "held"), (&["ls"], "x")] {
-        let outer = ["run", "x", "--", env!("CARGO_BIN_EXE_memlock")];
-        let said = run(&url, &[&outer, inner].concat());
-        assert!(said.code == Some(0) && said.out.contains(says), "{said:?}");
-    }
-    let said = run(&url, &["doctor"]);
-    assert_eq!(said.code, Some(0), "{said:?}");
+    let schemas = "SELECT count(*) FROM pg_namespace WHERE nspname = 'looked_at'";
+    let is_untouched = || server.sql(schemas) == "0";
+    let said = looking_creates_nothing(&url, "the first lock creates them", is_untouched);
     assert!(said.out.contains("is a primary") && said.out.contains("not logged"), "{said:?}");
     run(&schema(&server.socket_url(), "looked_at"), &["run", "x", "true"]).ended(0);
 }
@@ -83,7 +70,7 @@ fn the_printed_schema_is_the_one_that_is_used() {
 }
 
 #[test]
-fn doctor_names_who_makes_locks_slow_and_what_is_unfit() {
+fn doctor_names_the_session_that_makes_locks_slow_and_what_is_unfit() {
     let server = Postgresql::shared();
     server.sql("CREATE ROLE examiner LOGIN SUPERUSER");
     let url = schema(&server.url().replace("memlock@", "examiner@"), "examined");

@@ -7,17 +7,13 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use memlock_core::{Client, Request, Wait};
+use memlock_core::{Request, Wait};
 use memlock_tests::assert_safe;
 use memlock_tests::server::Memcached;
 
-use crate::tool::{Running, done, eventually, fed, memlock, memlock_at, path};
-
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn client(server: &Memcached) -> Client {
-    Client::connect(&server.url()).unwrap()
-}
+use crate::tool::{
+    MINUTE, Running, client, done, eventually, fed, held, memlock, memlock_at, path,
+};
 
 /// A folder of this test, gone with it.
 pub(crate) struct Folder(pub(crate) std::path::PathBuf);
@@ -58,7 +54,7 @@ fn what_stands_in_the_way_has_a_status_of_its_own_and_one_sentence() {
     let file = folder.0.join("not-executable");
     fs::write(&file, "data").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
-    let lock = client(&server).mutex("held", MINUTE).unwrap().lock().unwrap();
+    let lock = held(&server, "held");
     let file = file.to_str().unwrap();
     for (args, code) in [
         (&["run", "held", "--no-wait", "--", "true"][..], 75),

@@ -3,18 +3,13 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::process::Command;
-use std::time::Duration;
 
-use memlock_core::{Client, Lock, Request, Wait};
+use memlock_core::{Request, Wait};
 use memlock_tests::server::Memcached;
 
-use crate::tool::{Running, Said, done, eventually, memlock, memlock_at};
-
-const MINUTE: Duration = Duration::from_secs(60);
-
-fn held(server: &Memcached, name: &str) -> Lock {
-    Client::connect(&server.url()).unwrap().mutex(name, MINUTE).unwrap().lock().unwrap()
-}
+use crate::tool::{
+    MINUTE, Running, Said, client, done, eventually, held, memlock, memlock_at, until_waiting,
+};
 
 fn run(server: &Memcached, args: &[&str]) -> Said {
     done(memlock(server, &[&["run"], args].concat()))
@@ -42,7 +37,7 @@ fn a_busy_lock_is_named_with_its_server_and_its_holder() {
     assert!(said.err.contains(&holder), "{said:?}");
     let mut waiting =
         Running::start(memlock(&server, &["run", "m", "-v", "--", "sh", "-c", "echo in"]));
-    eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
+    until_waiting(&server);
     drop(lock);
     assert_eq!(waiting.line(), "in");
     let said = waiting.ends();
@@ -53,7 +48,7 @@ fn a_busy_lock_is_named_with_its_server_and_its_holder() {
 #[test]
 fn busy_permits_are_named_with_their_server_and_their_holders() {
     let server = Memcached::start();
-    let semaphore = Client::connect(&server.url()).unwrap().semaphore("s", 2, MINUTE).unwrap();
+    let semaphore = client(&server).semaphore("s", 2, MINUTE).unwrap();
     let both = Request { permits: 2, ..Request::default() };
     let _permits = semaphore.acquire_with(both, &Wait::NEVER).unwrap().done().unwrap();
     let said = run(&server, &["s", "-s", "2", "-n", "true"]);
@@ -68,9 +63,9 @@ fn busy_permits_are_named_with_their_server_and_their_holders() {
 #[test]
 fn permits_that_are_reserved_for_another_waiter_are_reported_so() {
     let server = Memcached::start();
-    let semaphore = Client::connect(&server.url()).unwrap().semaphore("s", 3, MINUTE).unwrap();
+    let semaphore = client(&server).semaphore("s", 3, MINUTE).unwrap();
     let _permit = semaphore.acquire().unwrap();
-    let waiter = Client::connect(&server.url()).unwrap();
+    let waiter = client(&server);
     let waiting = {
         let semaphore = waiter.semaphore("s", 3, MINUTE).unwrap();
         let all = Request { permits: 3, ..Request::default() };
@@ -170,7 +165,8 @@ fn the_default_server_is_said_to_lock_this_host_only() {
     done(without_url(&["run", "--url", &server.url(), "m", "true"])).ended(0).quietly();
 }
 
-const ALL: [&[&str]; 9] = [
+/// All commands.
+pub(crate) const ALL: [&[&str]; 9] = [
     &["run", "m", "true"],
     &["show", "m"],
     &["ls"],

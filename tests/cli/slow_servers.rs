@@ -6,6 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use crate::sentences::ALL;
 use crate::tool::{Running, memlock_at};
 
 /// Between two pieces of an answer: less than `io_timeout`, so that none is late by itself.
@@ -37,7 +38,7 @@ fn serve(mut client: &TcpStream, piece: &str, answers: Answers) {
                     return;
                 }
             }
-            // Until the other end has had enough.
+            // Until the other end closes the connection.
             None => {
                 while client.write_all(piece.as_bytes()).is_ok() {
                     thread::sleep(PACE);
@@ -72,17 +73,6 @@ fn keys_too(command: &str) -> Option<&'static str> {
     }
 }
 
-const COMMANDS: [&[&str]; 8] = [
-    &["doctor"],
-    &["ls"],
-    &["show", "m"],
-    &["bench", "--time", "200ms"],
-    &["release", "-fy", "m"],
-    &["resize", "m", "2"],
-    &["list", "m"],
-    &["run", "m", "-w", "1s", "true"],
-];
-
 const KEY: &str = "key=lock%3Am exp=-1 la=1 cas=1 fetch=no cls=1 size=70\r\n";
 
 /// Lines, bytes, keys and values.
@@ -98,7 +88,7 @@ fn every_command_ends_at_a_server_that_drips() {
     thread::scope(|scope| {
         for (piece, answers) in DRIPS {
             let url = dripping(piece, answers);
-            for args in COMMANDS {
+            for args in ALL {
                 let command = memlock_at(&url, args);
                 scope.spawn(move || {
                     // It is given up after a time, and killed.

@@ -12,20 +12,19 @@ use memlock_tests::disk::Disk;
 use memlock_tests::launch::run;
 use serde_json::Value;
 
+use crate::run::Folder;
 use crate::tool::{self, Running, Said, done, memlock_at};
 
 /// A directory of a test, and the file in it.
-struct Place(PathBuf);
+struct Place(Folder);
 
 impl Place {
     fn new(test: &str) -> Place {
-        let path = std::env::temp_dir().join(format!("memlock-cli-{}-{test}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Place(path)
+        Place(Folder::new(test))
     }
 
     fn file(&self) -> PathBuf {
-        self.0.join("locks.db")
+        self.0.0.join("locks.db")
     }
 
     fn url(&self) -> String {
@@ -44,19 +43,13 @@ impl Place {
     }
 
     fn is_empty(&self) -> bool {
-        fs::read_dir(&self.0).unwrap().next().is_none()
+        fs::read_dir(&self.0.0).unwrap().next().is_none()
     }
 }
 
 fn done_with(mut command: Command, url: &str) -> Said {
     command.env("MEMLOCK_URL", url).stdin(Stdio::null());
     done(command)
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]
@@ -163,11 +156,11 @@ fn a_directory_that_cannot_be_written_is_named() {
     fs::set_permissions(place.file(), fs::Permissions::from_mode(0o666)).unwrap();
     // Where it is built, others may not look. A child of another test could have a file open that we
     // write.
-    let command = place.0.join("memlock");
+    let command = place.0.0.join("memlock");
     let mut copy = Command::new("cp");
     copy.arg(tool::path()).arg(&command);
     run(copy);
-    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o555)).unwrap();
+    fs::set_permissions(&place.0.0, fs::Permissions::from_mode(0o555)).unwrap();
     let as_nobody = |args: &[&str]| {
         let mut command = Command::new(&command);
         command.args(args);
@@ -179,19 +172,19 @@ fn a_directory_that_cannot_be_written_is_named() {
     };
     let said = as_nobody(&["run", "a", "true"]);
     assert_eq!(said.code, Some(76));
-    let directory = format!("may not create files in the directory {}", place.0.display());
+    let directory = format!("may not create files in the directory {}", place.0.0.display());
     assert!(said.err.contains(&directory), "{said:?}");
     fs::remove_file(place.file())
         .or_else(|_| {
-            fs::set_permissions(&place.0, fs::Permissions::from_mode(0o755))?;
+            fs::set_permissions(&place.0.0, fs::Permissions::from_mode(0o755))?;
             fs::remove_file(place.file())?;
-            fs::set_permissions(&place.0, fs::Permissions::from_mode(0o555))
+            fs::set_permissions(&place.0.0, fs::Permissions::from_mode(0o555))
         })
         .unwrap();
     as_nobody(&["run", "a", "true"]).ended(76).complains(&directory);
     let said = as_nobody(&["doctor"]);
     assert!(said.code == Some(2) && said.out.contains("cannot be written"), "{said:?}");
-    fs::set_permissions(&place.0, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(&place.0.0, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use memlock_core::{Client, Lock};
 use memlock_tests::launch::poll_until;
 use memlock_tests::server::Memcached;
 use memlock_tests::url;
@@ -16,6 +17,8 @@ use serde_json::Value;
 
 /// For what must happen, however slow the machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 
 /// The binary.
 pub(crate) fn path() -> PathBuf {
@@ -47,6 +50,21 @@ pub(crate) fn heeding_keys(command: &mut Command) {
             Ok(())
         });
     }
+}
+
+/// A client of the test's own.
+pub(crate) fn client(server: &Memcached) -> Client {
+    Client::connect(&server.url()).unwrap()
+}
+
+/// A lock of this name that is held for a minute.
+pub(crate) fn held(server: &Memcached, name: &str) -> Lock {
+    client(server).mutex(name, MINUTE).unwrap().lock().unwrap()
+}
+
+/// Until a command waits for the lock `m`.
+pub(crate) fn until_waiting(server: &Memcached) {
+    eventually("it waits", || server.plain().get("lock:m%wait").filter(|queue| !queue.is_empty()));
 }
 
 /// How it ended and what it said.
@@ -194,16 +212,7 @@ pub(crate) fn send(pid: i32, signal: i32) {
 
 /// Asks until there is an answer.
 pub(crate) fn eventually<T>(what: &str, answer: impl FnMut() -> Option<T>) -> T {
-    eventually_within(PATIENCE, what, answer)
-}
-
-/// The same for what takes its time.
-pub(crate) fn eventually_within<T>(
-    patience: Duration,
-    what: &str,
-    answer: impl FnMut() -> Option<T>,
-) -> T {
-    poll_until(patience, answer).unwrap_or_else(|| panic!("in vain waited until {what}"))
+    poll_until(PATIENCE, answer).unwrap_or_else(|| panic!("in vain waited until {what}"))
 }
 
 /// The letter of a process's state; `None` when it is gone.
