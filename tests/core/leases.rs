@@ -132,8 +132,8 @@ fn a_grant_that_took_longer_than_its_lease_is_given_up() {
     let proxy = Proxy::start(server.address());
     let client = Client::connect(&format!("{}?io_timeout=20s", proxy.url())).unwrap();
     proxy.inject(Match::Adding, Fault::DelayReply(SECOND));
-    let told = client.mutex("m", SECOND).unwrap().try_lock().map(drop).unwrap_err();
-    assert!(told.to_string().contains(TOO_SLOW), "{told}");
+    let refused = client.mutex("m", SECOND).unwrap().try_lock().map(drop).unwrap_err();
+    assert!(refused.to_string().contains(TOO_SLOW), "{refused}");
     assert!(server.plain().get("lock:m").is_none(), "and nothing is left behind");
 }
 
@@ -145,9 +145,9 @@ fn a_session_and_its_keys_end_with_its_duration() {
     let began = now();
     let _ = list.set_up(2 * SECOND).unwrap();
     let mut last = 0;
-    while let Some(told) = list.insert(format!("{last}")).unwrap() {
+    while let Some(inserted) = list.insert(format!("{last}")).unwrap() {
         last += 1;
-        assert_eq!(told.id(), last, "ids are dense for as long as the session lives");
+        assert_eq!(inserted.id(), last, "ids are dense for as long as the session lives");
         assert!(now().since(began) < 2 * LEASE, "it does not end");
         thread::sleep(Duration::from_millis(20));
     }

@@ -114,10 +114,10 @@ impl World {
     }
 
     fn renewed(&self, name: &str, max_hold: Option<Duration>) -> (Renewal, Receiver<Notice>) {
-        let (tell, told) = mpsc::channel();
+        let (tell, notices) = mpsc::channel();
         let tell = Box::new(move |notice| _ = tell.send(notice));
         let renew = RenewOptions { max_hold, on_notice: Some(tell) };
-        (Kind::Lock.hold(&self.client, name, LEASE).renew(renew).unwrap(), told)
+        (Kind::Lock.hold(&self.client, name, LEASE).renew(renew).unwrap(), notices)
     }
 }
 
@@ -125,8 +125,8 @@ fn renewed(held: Box<dyn Guard>) -> Renewal {
     held.renew(RenewOptions::default()).unwrap()
 }
 
-fn notice(told: &Receiver<Notice>) -> Notice {
-    told.recv_timeout(PATIENCE).expect("nothing is reported")
+fn notice(notices: &Receiver<Notice>) -> Notice {
+    notices.recv_timeout(PATIENCE).expect("nothing is reported")
 }
 
 #[test]
@@ -185,12 +185,12 @@ fn the_longest_time_ends_in_the_course_of_a_renewal_and_its_holder_is_warned() {
     let (world, gate) = (World::new(), Arc::default());
     let closed = Mutex::lock(&gate).unwrap();
     world.each_step_waits_for(&gate);
-    let (renewal, told) = world.renewed("m", Some(THIRD + SECOND));
+    let (renewal, notices) = world.renewed("m", Some(THIRD + SECOND));
     world.passes(THIRD);
     world.is_at_step(1);
     world.clock.advance(2 * SECOND);
     drop(closed);
-    assert!(matches!(notice(&told), Notice::AtRisk(left) if left > LEASE / 2));
+    assert!(matches!(notice(&notices), Notice::AtRisk(left) if left > LEASE / 2));
     world.passes(LEASE);
     assert_eq!(renewal.wait_lost(PATIENCE), Some(Loss::MaxHold));
 }
@@ -203,12 +203,12 @@ fn a_renewal_is_not_tried_again_after_the_longest_time() {
         drop(its.lock());
         Ok(vec![Reply::VersionMismatch])
     });
-    let (renewal, told) = world.renewed("m", Some(THIRD + SECOND));
+    let (renewal, notices) = world.renewed("m", Some(THIRD + SECOND));
     world.passes(THIRD);
     world.is_at_step(1);
     world.clock.advance(2 * SECOND);
     drop(closed);
-    assert!(matches!(notice(&told), Notice::AtRisk(_)));
+    assert!(matches!(notice(&notices), Notice::AtRisk(_)));
     world.passes(LEASE);
     assert_eq!(renewal.wait_lost(PATIENCE), Some(Loss::MaxHold));
     assert_eq!(world.written(), 1);
@@ -244,19 +244,21 @@ fn what_is_let_go_in_the_course_of_a_renewal_is_not_renewed() {
 #[test]
 fn the_risk_is_reported_and_then_the_loss_once() {
     let world = World::new();
-    let (renewal, told) = world.renewed("m", None);
+    let (renewal, notices) = world.renewed("m", None);
     world.each_step(|_, _| Err(away()));
     world.passes(THIRD);
     world.is_at_step(1);
-    assert!(told.try_recv().is_err(), "there is time yet");
+    assert!(notices.try_recv().is_err(), "there is time yet");
     world.passes(THIRD / 2);
-    assert!(matches!(notice(&told), Notice::AtRisk(left) if left <= LEASE / 2 && left > LEASE / 3));
+    assert!(
+        matches!(notice(&notices), Notice::AtRisk(left) if left <= LEASE / 2 && left > LEASE / 3)
+    );
     assert!(renewal.is_held());
     world.passes(LEASE / 2);
-    assert_eq!(notice(&told), Notice::Lost(Loss::Expired));
+    assert_eq!(notice(&notices), Notice::Lost(Loss::Expired));
     assert_eq!((renewal.is_held(), renewal.lost()), (false, Some(Loss::Expired)));
     world.is_looked_at();
-    assert!(told.try_recv().is_err());
+    assert!(notices.try_recv().is_err());
 }
 
 #[test]
@@ -303,12 +305,12 @@ fn a_renewal_that_was_held_up_makes_no_permit_live_longer_than_its_lease_explain
 #[test]
 fn a_renewal_that_makes_the_lease_no_longer_does_not_end_the_danger() {
     let world = World::new();
-    let (renewal, told) = world.renewed("m", None);
+    let (renewal, notices) = world.renewed("m", None);
     world.each_step(|_, _| Err(away()));
     world.passes(THIRD);
     world.is_at_step(1);
     world.passes(THIRD / 2);
-    assert!(matches!(notice(&told), Notice::AtRisk(_)));
+    assert!(matches!(notice(&notices), Notice::AtRisk(_)));
     let clock = Arc::clone(&world.clock);
     world.each_step(move |step, run| {
         let mut replies = run()?;
@@ -324,20 +326,20 @@ fn a_renewal_that_makes_the_lease_no_longer_does_not_end_the_danger() {
     world.passes(2 * SECOND);
     world.is_at_step(2);
     world.passes(LEASE);
-    assert_eq!(notice(&told), Notice::Lost(Loss::Expired), "the risk is reported once");
+    assert_eq!(notice(&notices), Notice::Lost(Loss::Expired), "the risk is reported once");
     assert!(!renewal.is_held());
 }
 
 #[test]
 fn a_loss_is_reported_by_the_renewal_thread_whatever_finds_it() {
     let world = World::new();
-    let (tell, told) = mpsc::channel();
+    let (tell, notices) = mpsc::channel();
     let tell = move |notice| _ = tell.send((notice, thread::current().name().map(str::to_owned)));
     let renew = RenewOptions { max_hold: None, on_notice: Some(Box::new(tell)) };
     let renewal = Kind::Lock.hold(&world.client, "m", LEASE).renew(renew).unwrap();
     force(&world, "m");
     assert!(!renewal.check().unwrap());
-    let (notice, thread) = told.recv_timeout(PATIENCE).unwrap();
+    let (notice, thread) = notices.recv_timeout(PATIENCE).unwrap();
     assert_eq!((notice, thread.as_deref()), (Notice::Lost(Loss::Gone), Some("memlock-renewer")));
 }
 
@@ -359,8 +361,8 @@ fn a_loss_that_is_found_while_another_is_cleaned_up_is_reported_too() {
         world.is_at_step(1);
     }
     drop(closed);
-    for (_, (_, told)) in &both {
-        assert_eq!(notice(told), Notice::Lost(Loss::Gone));
+    for (_, (_, notices)) in &both {
+        assert_eq!(notice(notices), Notice::Lost(Loss::Gone));
     }
 }
 
@@ -377,9 +379,9 @@ fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
     world.each_step_waits_for(&gate);
     world.passes(LEASE);
     world.is_at_step(1);
-    for (renewal, told) in &all {
-        let told: Vec<Notice> = told.try_iter().collect();
-        assert!(told.contains(&Notice::Lost(Loss::Expired)), "{told:?}");
+    for (renewal, notices) in &all {
+        let notices: Vec<Notice> = notices.try_iter().collect();
+        assert!(notices.contains(&Notice::Lost(Loss::Expired)), "{notices:?}");
         assert_eq!((renewal.is_held(), renewal.lost()), (false, Some(Loss::Expired)));
     }
     // A caller that is faster than the renewal thread asks the server on its own.
@@ -427,7 +429,7 @@ fn all_that_was_abandoned_is_taken_off_at_the_next_contact_for_another_lock() {
     let lock = |name: &String| world.client.mutex(name, LEASE).unwrap().lock().unwrap();
     names.iter().map(lock).for_each(Lock::abandon);
     Kind::Permit.hold(&world.client, "s", LEASE).abandon();
-    let (renewal, told) = world.renewed("renewed", None);
+    let (renewal, notices) = world.renewed("renewed", None);
     renewal.abandon();
     until("all are taken off", || {
         drop(Kind::Lock.hold(&world.client, "other", LEASE));
@@ -436,7 +438,7 @@ fn all_that_was_abandoned_is_taken_off_at_the_next_contact_for_another_lock() {
             && is_free(&"renewed".to_owned())
             && Kind::Permit.is_free(&world.witness, "s")
     });
-    assert!(told.try_recv().is_err());
+    assert!(notices.try_recv().is_err());
 }
 
 /// The renewal marks the record anew, with which the holder would forget that there are waiters.
@@ -464,7 +466,7 @@ fn a_waiter_is_woken_although_the_lease_was_renewed_meanwhile() {
 
 /// All are due at once, and no time passes in which anything would be tried again.
 #[test]
-fn a_silent_server_is_asked_once_for_all_and_costs_nobody_what_another_one_keeps() {
+fn a_silent_server_is_asked_once_for_all_and_costs_no_lease_of_another_server() {
     let servers = [Memcached::start(), Memcached::start()];
     let proxy = Proxy::start(servers[0].address());
     let url = format!("memcached://{},{}?io_timeout=2s", proxy.address(), servers[1].address());
@@ -498,13 +500,13 @@ fn a_silent_server_is_asked_once_for_all_and_costs_nobody_what_another_one_keeps
 }
 
 #[test]
-fn what_a_full_server_refuses_to_renew_costs_nobody_else_a_lease() {
+fn what_a_full_server_refuses_to_renew_costs_no_other_lease() {
     are_renewed_beside_refused(20, 9 * SECOND);
 }
 
 #[test]
 #[ignore = "real time: make prove"]
-fn very_many_that_a_full_server_refuses_to_renew_cost_nobody_else_a_lease() {
+fn very_many_that_a_full_server_refuses_to_renew_cost_no_other_lease() {
     are_renewed_beside_refused(100, 3 * SECOND);
 }
 

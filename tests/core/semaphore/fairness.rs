@@ -154,6 +154,23 @@ fn a_waiter_for_one_is_not_kept_off_by_one_behind_it_that_wants_several() {
 }
 
 #[test]
+fn as_many_are_woken_as_there_is_room_for() {
+    let bench = Bench::new();
+    let (got, gets) = mpsc::channel();
+    let held = all(&bench.semaphore(4), 4);
+    let crew = Crew { bench: &bench, permits: 4, semaphore: Bench::frozen, got };
+    for name in ["one", "two", "three"] {
+        crew.waits(name, of(1, 0));
+    }
+    crew.waits("two at once", of(2, 0));
+    drop(held);
+    let mut have: Vec<_> = (0..3).map(|_| gets.recv_timeout(PATIENCE).unwrap()).collect();
+    assert!(have.iter().all(|(name, _)| *name != "two at once"));
+    drop(have.pop());
+    assert_eq!(gets.recv_timeout(PATIENCE).unwrap().0, "two at once");
+}
+
+#[test]
 fn the_rest_of_what_was_gathered_goes_to_those_behind() {
     let bench = Bench::new();
     let (got, gets) = mpsc::channel();
@@ -198,7 +215,7 @@ fn a_waiter_that_gathers_and_gives_up_leaves_all_of_it_to_those_behind() {
 }
 
 #[test]
-fn a_holder_that_was_woken_in_vain_stands_in_nobodys_way() {
+fn a_holder_that_was_woken_in_vain_blocks_no_other_waiter() {
     let bench = Bench::new();
     let (got, gets) = mpsc::channel();
     let semaphore = bench.semaphore(2);

@@ -47,11 +47,15 @@ impl FakeListener {
     }
 }
 
-/// A lock that was acquired by a waiter whose wake-up named `fake`, and was held for a while.
+/// How long a lock is held that is not held for a moment only.
+const HELD: Duration = Duration::from_millis(5);
+
+/// A lock that was acquired by a waiter whose wake-up named `fake`, and was held for so long.
 fn told_of(
     bench: &Bench,
     order: Order,
     fake: &FakeListener,
+    held: Duration,
     hook: impl FnMut(&Op<'_>) -> Fate + Send + 'static,
 ) -> Lock {
     let clock = Frozen::clock();
@@ -62,7 +66,7 @@ fn told_of(
     let lock = gets(&waiter);
     // The releaser has taken it off.
     bench.until_waiting(1);
-    clock.advance(Duration::from_millis(5));
+    clock.advance(held);
     lock
 }
 
@@ -74,7 +78,7 @@ fn is_release(op: &Op<'_>) -> bool {
 fn the_next_one_is_woken_before_the_release_is_answered() {
     let (bench, fake) = (Bench::new(), Arc::new(FakeListener::new(7)));
     let (next, (done, released)) = (Arc::clone(&fake), mpsc::channel());
-    let lock = told_of(&bench, Order::Sent, &fake, move |op| {
+    let lock = told_of(&bench, Order::Sent, &fake, HELD, move |op| {
         if is_release(op) {
             next.is_woken();
             done.send(()).unwrap();
@@ -90,7 +94,7 @@ fn the_next_one_is_woken_before_the_release_is_answered() {
 #[test]
 fn the_waiter_that_is_next_by_now_is_woken_as_well() {
     let (bench, gone, next) = (Bench::new(), FakeListener::new(7), FakeListener::new(8));
-    let lock = told_of(&bench, Order::Sent, &gone, |_| Fate::Done);
+    let lock = told_of(&bench, Order::Sent, &gone, HELD, |_| Fate::Done);
     bench.delete(&bench.queue);
     next.stands_in(&bench);
     unlock(lock);
@@ -101,18 +105,20 @@ fn the_waiter_that_is_next_by_now_is_woken_as_well() {
 }
 
 #[test]
-fn a_store_that_answers_late_is_waited_for() {
-    let (bench, fake) = (Bench::new(), Arc::new(FakeListener::new(7)));
-    let next = Arc::clone(&fake);
-    let lock = told_of(&bench, Order::Open, &fake, move |op| {
-        if is_release(op) {
-            next.is_silent();
-        }
-        Fate::Done
-    });
-    unlock(lock);
-    fake.socket.set_nonblocking(false).unwrap();
-    fake.is_woken();
+fn on_a_store_that_answers_late_and_after_a_moments_hold_the_release_comes_first() {
+    for (order, held) in [(Order::Open, HELD), (Order::Sent, Duration::ZERO)] {
+        let (bench, fake) = (Bench::new(), Arc::new(FakeListener::new(7)));
+        let next = Arc::clone(&fake);
+        let lock = told_of(&bench, order, &fake, held, move |op| {
+            if is_release(op) {
+                next.is_silent();
+            }
+            Fate::Done
+        });
+        unlock(lock);
+        fake.socket.set_nonblocking(false).unwrap();
+        fake.is_woken();
+    }
 }
 
 /// The attempts of a waiter that is woken ahead of a release, and how often it joins again. The
@@ -160,7 +166,7 @@ fn overtaking(delay: Duration, is_late: fn(&Op<'_>, usize) -> bool) -> (usize, u
     unlock(holder);
     let lock = gets(&first);
     bench.until_waiting(1);
-    clock.advance(Duration::from_millis(5));
+    clock.advance(HELD);
     *counts.lock().unwrap() = (0, 0);
     unlock(lock);
     unlock(gets(&second));
@@ -181,23 +187,6 @@ fn a_waiter_that_overtakes_a_slow_release_joins_again_in_front() {
     assert_eq!(overtaking(Duration::ZERO, joins_again), (8, 1));
     // At a slow server a release is not on its way for several attempts.
     assert_eq!(overtaking(Duration::from_millis(10), joins_again), (2, 1));
-}
-
-#[test]
-fn a_lock_that_was_held_for_a_moment_is_released_before_anybody_is_woken() {
-    let (bench, fake) = (Bench::new(), Arc::new(FakeListener::new(7)));
-    let next = Arc::clone(&fake);
-    let (holder, waiter) = bench.waited_for(&bench.hooked(Frozen::clock(), move |op| {
-        if is_release(op) {
-            next.is_silent();
-        }
-        Fate::Done
-    }));
-    fake.stands_in(&bench);
-    unlock(holder);
-    unlock(gets(&waiter));
-    fake.socket.set_nonblocking(false).unwrap();
-    fake.is_woken();
 }
 
 #[test]

@@ -113,7 +113,7 @@ fn a_wait_that_ends_takes_its_entry_along() {
 fn the_urls_notify_address_is_what_others_read() {
     let bench = Bench::new();
     let held = lock(&bench.client());
-    let told = |parameter: &str| {
+    let listener_of = |parameter: &str| {
         let client =
             Client::connect(&format!("{}?notify={parameter}", bench.server.url())).unwrap();
         let waiting = in_line(&client);
@@ -123,15 +123,15 @@ fn the_urls_notify_address_is_what_others_read() {
         waiting.is_interrupted();
         listener
     };
-    assert_eq!(told("off"), None);
-    assert_eq!(told("127.0.0.2").unwrap().socket().ip().to_string(), "127.0.0.2");
+    assert_eq!(listener_of("off"), None);
+    assert_eq!(listener_of("127.0.0.2").unwrap().socket().ip().to_string(), "127.0.0.2");
     // A foreign address is accepted: it may be translated on the way.
-    assert_eq!(told("192.0.2.1").unwrap().socket().ip().to_string(), "192.0.2.1");
+    assert_eq!(listener_of("192.0.2.1").unwrap().socket().ip().to_string(), "192.0.2.1");
     let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
-    assert_eq!(told(&format!("127.0.0.1:{port}")), None, "the only port is in use");
+    assert_eq!(listener_of(&format!("127.0.0.1:{port}")), None, "the only port is in use");
     let last = port.saturating_add(50);
-    let listener = told(&format!("127.0.0.1:{port}-{last}")).unwrap();
+    let listener = listener_of(&format!("127.0.0.1:{port}-{last}")).unwrap();
     assert!(listener.socket().port() > port && listener.socket().port() <= last);
     drop(taken);
     unlock(held);

@@ -126,7 +126,7 @@ fn a_holder_whose_grant_was_read_back_knows_of_its_waiters() {
 }
 
 #[test]
-fn a_queue_that_cannot_be_read_keeps_nobody_from_letting_go() {
+fn a_queue_that_cannot_be_read_does_not_prevent_a_release() {
     let server = Memcached::with_args(&["-I", "4m"]);
     let client = Client::connect(&server.url()).unwrap();
     let mut held = lock(&client);

@@ -47,7 +47,7 @@ fn the_lock_is_reserved_for_a_waiter_that_cannot_be_woken_or_does_not_hear_all()
         assert_eq!(reserved_for(&bench), Some(DEAD));
         assert!(bench.waiters().is_empty(), "its turn has come");
         let mutex = bench.client().mutex("m", LEASE).unwrap();
-        assert!(mutex.try_lock().unwrap().is_none(), "nobody else can have it");
+        assert!(mutex.try_lock().unwrap().is_none(), "no other client can have it");
     }
 }
 

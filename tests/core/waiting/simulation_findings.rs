@@ -135,7 +135,7 @@ fn evicting(server: Arc<dyn Store>) -> Arc<dyn Store> {
 }
 
 #[test]
-fn a_lock_that_nobody_else_has_had_is_not_called_busy() {
+fn a_lock_that_no_other_client_has_had_is_not_called_busy() {
     let bench = Bench::new();
     let client = Client::with_store(evicting(connect(&bench.server)), Arc::new(SystemClock));
     assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_some());
