@@ -121,6 +121,18 @@ fn shell(server: &Memcached) -> Pty {
     shell
 }
 
+/// The last command ended with this status.
+fn has_status(shell: &mut Pty, status: i32) {
+    shell.type_in("echo status $?\n");
+    shell.until(&format!("status {status}"));
+}
+
+/// The command was stopped, and the shell reads the next one.
+fn is_stopped(shell: &mut Pty) {
+    shell.until("Stopped");
+    shell.until("> ");
+}
+
 #[test]
 fn the_interrupt_key_ends_command_and_wrapper() {
     let server = Memcached::start();
@@ -130,8 +142,7 @@ fn the_interrupt_key_ends_command_and_wrapper() {
     let pid = shell.pid_after("pid ");
     shell.type_in("\x03");
     shell.until("> ");
-    shell.type_in("echo status $?\n");
-    shell.until("status 130");
+    has_status(&mut shell, 130);
     until_gone(pid);
     assert!(server.plain().get("lock:m").is_none());
     // A script goes no further, because it sees that the key has ended what it ran.
@@ -161,8 +172,7 @@ fn the_stop_key_stops_both_and_fg_continues_both() {
     let pid = shell.pid_after("pid ");
     for _ in 0..3 {
         shell.type_in("\x1a");
-        shell.until("Stopped");
-        shell.until("> ");
+        is_stopped(&mut shell);
         until_state(pid, 'T');
         shell.type_in("fg\n");
         shell.until("memlock run");
@@ -170,8 +180,7 @@ fn the_stop_key_stops_both_and_fg_continues_both() {
     }
     shell.type_in("hello\n");
     shell.until("heard hello");
-    shell.type_in("echo status $?\n");
-    shell.until("status 3");
+    has_status(&mut shell, 3);
 }
 
 #[test]
@@ -182,8 +191,7 @@ fn the_stop_key_stops_a_waiter_too() {
     shell.type_in("$memlock run m -- echo at'' last\n");
     until_waiting(&server);
     shell.type_in("\x1a");
-    shell.until("Stopped");
-    shell.until("> ");
+    is_stopped(&mut shell);
     shell.type_in("fg\n");
     shell.until("memlock run");
     drop(lock);
@@ -205,17 +213,15 @@ fn a_command_that_stops_itself_stops_the_wrapper_too() {
             until_state(pid, 'T');
             shell.type_in("\x1a");
         }
-        shell.until("Stopped");
-        shell.until("> ");
+        is_stopped(&mut shell);
         shell.type_in("fg\n");
         shell.until("back");
-        shell.type_in("echo status $?\n");
-        shell.until("status 5");
+        has_status(&mut shell, 5);
     }
 }
 
 #[test]
-fn a_command_that_somebody_stops_and_continues_is_guarded_meanwhile() {
+fn a_command_that_another_program_stops_and_continues_is_guarded_meanwhile() {
     let server = Memcached::start();
     let mut shell = shell(&server);
     shell.type_in("$memlock run m -- sh -c 'echo pid $$; read line; exit 5'\n");
@@ -225,8 +231,7 @@ fn a_command_that_somebody_stops_and_continues_is_guarded_meanwhile() {
     send(pid, libc::SIGCONT);
     shell.type_in("\n");
     shell.until("> ");
-    shell.type_in("echo status $?\n");
-    shell.until("status 5");
+    has_status(&mut shell, 5);
 }
 
 /// The kernel notifies only the leader of the session of a terminal that goes away.

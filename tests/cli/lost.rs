@@ -99,7 +99,7 @@ fn fill_stderr(running: &Running) {
 }
 
 #[test]
-fn a_command_is_ended_also_if_nobody_reads_that_its_lock_is_lost() {
+fn a_command_is_ended_also_if_the_report_of_the_loss_is_not_read() {
     let server = Memcached::start();
     let mut running = Running::start(memlock(&server, &["run", "m", "--", "sh", "-c", FAMILY]));
     let (grandchild, child) = family(&mut running);
@@ -111,7 +111,7 @@ fn a_command_is_ended_also_if_nobody_reads_that_its_lock_is_lost() {
 }
 
 #[test]
-fn a_lock_is_renewed_also_if_nobody_reads_that_it_is_at_risk() {
+fn a_lock_is_renewed_also_if_the_report_of_the_risk_is_not_read() {
     const LEASE: Duration = Duration::from_secs(20);
     let server = Memcached::start();
     let args = ["run", "m", "--lease", "20s", "--", "sh", "-c", "echo $$; exec sleep 1000"];

@@ -13,6 +13,7 @@ use memlock_tests::process::Server;
 use memlock_tests::url;
 use serde_json::Value;
 
+use crate::doctor::{examined, finding};
 use crate::mysql::{looking_creates_nothing, run};
 use crate::tool::{PATIENCE, done, memlock_at};
 
@@ -21,15 +22,8 @@ fn schema(url: &str, name: &str) -> String {
     url::with(url, &format!("schema={name}"))
 }
 
-fn findings(url: &str) -> Vec<Value> {
-    let said = run(url, &["doctor", "--json"]);
-    said.json()["servers"][0]["findings"].as_array().unwrap().clone()
-}
-
-fn finding(url: &str, what: &str) -> Value {
-    let found = findings(url);
-    let finding = found.iter().find(|finding| finding["what"] == what);
-    finding.unwrap_or_else(|| panic!("no {what}: {found:?}")).clone()
+fn finding_about(url: &str, what: &str) -> Value {
+    finding(&examined(url, &[]).1, what).clone()
 }
 
 #[test]
@@ -43,7 +37,7 @@ fn commands_that_look_create_nothing_and_the_first_lock_does() {
     run(&schema(&server.socket_url(), "looked_at"), &["run", "x", "true"]).ended(0);
 }
 
-/// What the command prints is all that somebody else has to run.
+/// What the command prints is all that an administrator has to run.
 #[test]
 fn the_printed_schema_is_the_one_that_is_used() {
     let server = Postgresql::shared();
@@ -75,7 +69,7 @@ fn doctor_names_the_session_that_makes_locks_slow_and_what_is_unfit() {
     server.sql("CREATE ROLE examiner LOGIN SUPERUSER");
     let url = schema(&server.url().replace("memlock@", "examiner@"), "examined");
     assert_eq!(run(&url, &["run", "x", "true"]).code, Some(0));
-    assert_eq!(finding(&url, "snapshots")["verdict"], "ok");
+    assert_eq!(finding_about(&url, "snapshots")["verdict"], "ok");
     let mut psql = server.psql();
     psql.stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut child = spawn(psql).unwrap();
@@ -87,15 +81,15 @@ fn doctor_names_the_session_that_makes_locks_slow_and_what_is_unfit() {
     // After some ten seconds.
     let named = || {
         thread::sleep(Duration::from_secs(1));
-        let found = finding(&url, "snapshots");
+        let found = finding_about(&url, "snapshots");
         found["said"].as_str().unwrap().contains(&session).then_some(())
     };
-    assert!(poll_until(PATIENCE, named).is_some(), "nobody names process {session}");
+    assert!(poll_until(PATIENCE, named).is_some(), "process {session} is not named");
     end(&mut child);
-    let tables = finding(&url::with(&url, "durable=yes"), "tables");
+    let tables = finding_about(&url::with(&url, "durable=yes"), "tables");
     assert_eq!(tables["verdict"], "bad", "{tables}");
     server.sql("ALTER ROLE examiner SET default_transaction_read_only = on");
-    assert_eq!(finding(&url, "role")["verdict"], "bad");
+    assert_eq!(finding_about(&url, "role")["verdict"], "bad");
 }
 
 /// As PostgreSQL's own programs take it.

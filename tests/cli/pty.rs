@@ -107,9 +107,7 @@ impl Pty {
         self.until(text);
         self.until("\n").trim().parse().unwrap()
     }
-}
 
-impl Pty {
     /// Takes the terminal away, as a connection that breaks or a window that is closed.
     pub(crate) fn hang_up(&mut self) {
         self.is_gone.store(true, Ordering::Relaxed);
