@@ -130,17 +130,6 @@ fn notice(notices: &Receiver<Notice>) -> Notice {
 }
 
 #[test]
-fn what_begins_to_be_renewed_late_is_renewed_at_once() {
-    for kind in KINDS {
-        let world = World::new();
-        let held = kind.hold(&world.client, "m", LEASE);
-        world.clock.advance(3 * LEASE / 4);
-        let renewal = renewed(held);
-        until("it is renewed", || renewal.remaining() > LEASE - SECOND);
-    }
-}
-
-#[test]
 fn permits_of_one_semaphore_are_renewed_together() {
     let world = World::new();
     let semaphore = world.client.semaphore("s", 5, LEASE).unwrap();
