@@ -236,7 +236,7 @@ fn a_mask_that_we_were_started_with_is_passed_on() {
 }
 
 #[test]
-fn a_lease_is_renewed_unless_that_is_declined() {
+fn a_lease_is_renewed_by_default() {
     let server = Memcached::start();
     let script = "echo in; exec sleep 1000";
     let args = ["run", "kept", "--lease", "30s", "--", "sh", "-c", script];
@@ -252,17 +252,6 @@ fn a_lease_is_renewed_unless_that_is_declined() {
     kept.signal(libc::SIGTERM);
     kept.ends().ended(143).quietly();
     assert!(other.try_lock().unwrap().is_some());
-    let declined = ["run", "m", "--no-renew", "--lease", "1s"];
-    for (more, sleep, out, says) in [
-        (&["--on-lost=continue"][..], "1.5", "done\n", "goes on without it"),
-        (&[], "1000", "", "The command is ended."),
-    ] {
-        let script = format!("sleep {sleep}; echo done");
-        let args = [&declined, more, &["--", "sh", "-c", &script]].concat();
-        let said = done(memlock(&server, &args));
-        assert_eq!((said.code, said.out.as_str()), (Some(79), out), "{said:?}");
-        assert!(said.err.contains(says), "{said:?}");
-    }
 }
 
 #[test]
