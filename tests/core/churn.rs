@@ -42,7 +42,7 @@ mod summary;
 const END_LIMIT: Duration = Duration::from_secs(20);
 /// The lease of a lock that is held until some event.
 const LONG_LEASE: Duration = Duration::from_secs(60);
-/// How often the locks are looked at on the server.
+/// How often the locks on the server are inspected.
 const LOOK: Duration = Duration::from_millis(10);
 /// How many processes there are at a time.
 const SIZE: usize = 100;
@@ -269,7 +269,7 @@ fn wait_for_the_end_of_a_second() {
     thread::sleep(start.checked_sub(phase).unwrap_or(start + Duration::from_secs(1) - phase));
 }
 
-/// How many stand in the queue of a key.
+/// The number of entries in the queue of a key.
 fn queue(server: &Memcached, key: usize) -> usize {
     let queue = server.plain().get(&format!("lock:{}%wait", name(key))).unwrap_or_default();
     entries::waiters(&queue).count()

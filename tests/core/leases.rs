@@ -14,7 +14,7 @@ use crate::bench::{KINDS, Kind};
 const SECOND: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_secs(30);
 
-/// What is said of a grant that took longer than its lease.
+/// Part of the error of a grant that took longer than its lease.
 const TOO_SLOW: &str = "longer to answer than the lease";
 
 fn now() -> Moment {
@@ -25,7 +25,7 @@ fn connect(server: &Memcached) -> Client {
     Client::connect(&format!("{}?io_timeout=20s", server.url())).unwrap()
 }
 
-/// A machine that stands still for longer than the lease says so: then it is tried again.
+/// Repeats an attempt during which the machine stood still for longer than the lease.
 fn granted<T>(mut attempt: impl FnMut() -> Result<T>) -> T {
     loop {
         match attempt() {
@@ -35,7 +35,7 @@ fn granted<T>(mut attempt: impl FnMut() -> Result<T>) -> T {
     }
 }
 
-/// Attempts until this moment are refused, the last ones without mercy.
+/// Asserts that all attempts until this moment are refused.
 fn is_refused_until(deadline: Moment, what: &str, mut attempt: impl FnMut() -> bool) {
     thread::sleep(deadline.since(now()).saturating_sub(Duration::from_millis(20)));
     while now() <= deadline {

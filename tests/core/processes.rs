@@ -32,7 +32,7 @@ fn a_plain_clients_add_and_ours_exclude_each_other() {
     let token = mutex.owner().unwrap().unwrap().token();
     assert!(
         mutex.force_unlock(&token).unwrap(),
-        "an operator can take off a plain client's lock too"
+        "an operator can release a plain client's lock too"
     );
     assert_eq!(plain.get("lock:xyz"), None);
 }

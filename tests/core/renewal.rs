@@ -45,7 +45,7 @@ struct Steps {
     begun: AtomicUsize,
     /// How many records the renewal thread has written, or tried to.
     written: AtomicUsize,
-    /// No other thread's request arrives.
+    /// Whether requests of all other threads are lost.
     refuses_others: AtomicBool,
 }
 
@@ -83,7 +83,7 @@ impl World {
         self.steps.begun.store(0, Ordering::SeqCst);
     }
 
-    /// Has each step take place, and end when the guard is dropped that is given for it.
+    /// Has each step take place, and end when the gate is open.
     fn each_step_waits_for(&self, gate: &Arc<Mutex<()>>) {
         let gate = Arc::clone(gate);
         self.each_step(move |_, run| {
@@ -107,7 +107,7 @@ impl World {
         self.is_looked_at();
     }
 
-    /// Any lease that begins to be renewed has it look at all.
+    /// A lease that begins to be renewed has the renewal thread inspect all leases.
     fn is_looked_at(&self) {
         let other = Kind::Lock.hold(&self.client, "other", 1000 * LEASE);
         assert_eq!(renewed(other).release().unwrap(), Release::Released);

@@ -22,12 +22,12 @@ use memlock_tests::server::Memcached;
 
 use crate::bench::lost;
 
-/// What comes only when a lease has ended comes too late.
+/// A waiter that is served only when a lease has ended is served too late.
 pub(crate) const LEASE: Duration = Duration::from_secs(600);
 /// For what must happen, however slow the machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What becomes of an operation.
+/// The fate of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
     Done,
@@ -37,7 +37,7 @@ pub(crate) enum Fate {
     ReplyLost,
 }
 
-/// A server, and what a test wants of it.
+/// A server, a store on it, and the keys of the lock and of its queue.
 pub(crate) struct Bench {
     pub(crate) server: Memcached,
     pub(crate) store: Arc<dyn Store>,
@@ -125,14 +125,14 @@ impl Bench {
         until(|| self.at_work.load(Ordering::SeqCst) == 0);
     }
 
-    /// Until there are so many waiters, and the holder can know of one.
+    /// Until there are so many waiters, and the record tells the holder of one.
     #[track_caller]
     pub(crate) fn until_seen(&self, count: usize) {
         self.until_waiting(count);
         self.until_marked();
     }
 
-    /// Until the holder can know of a waiter.
+    /// Until the record tells the holder of a waiter.
     #[track_caller]
     pub(crate) fn until_marked(&self) {
         until(|| {
@@ -189,7 +189,7 @@ pub(crate) fn waiter(client: &Client) -> Receiver<Lock> {
     let (done, got) = mpsc::channel();
     let client = client.clone();
     thread::spawn(move || {
-        // It may not be wanted any more when a test has failed.
+        // The receiver is gone when a test has failed.
         let _ = done.send(lock(&client));
     });
     got
@@ -228,7 +228,7 @@ pub(crate) fn in_line(client: &Client) -> InLine {
             .unwrap()
             .lock_with(&Wait::FOREVER.unless_cancelled(&theirs))
             .unwrap();
-        // It may not be wanted any more when a test has failed.
+        // The receiver is gone when a test has failed.
         let _ = done.send(waited);
     });
     until(|| waiter.is_asleep());
@@ -254,7 +254,7 @@ pub(crate) fn unlock(mut lock: Lock) {
     assert_eq!(lock.unlock().unwrap(), Release::Released);
 }
 
-/// Unlocks what is kept there, if it is there yet.
+/// Unlocks the lock that is kept there, if there is one.
 pub(crate) fn release(held: &Mutex<Option<Lock>>) {
     if let Some(lock) = held.lock().unwrap().take() {
         unlock(lock);

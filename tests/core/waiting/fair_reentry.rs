@@ -1,4 +1,4 @@
-//! What waiters owe each other, the holder and the server.
+//! The order of waiters, the queue, and the addresses of listeners.
 
 use std::net::UdpSocket;
 use std::thread;
@@ -16,7 +16,7 @@ use super::bench::{Bench, LEASE, gets, in_line, lock, unlock, until, waiter};
 #[test]
 fn a_process_that_met_waiters_stands_behind_them() {
     let bench = Bench::new();
-    // No time passes for it, so that it cannot lose patience with the waiter that it woke.
+    // No time passes for this client, so that it does not overtake the waiter that it woke.
     let courteous = bench.frozen();
     let held = lock(&courteous);
     let waiter = waiter(&bench.client());
@@ -76,7 +76,7 @@ fn a_plain_clients_lock_is_left_as_it_is() {
     thread::sleep(Duration::from_millis(300));
     assert_eq!(bench.server.plain().get("lock:m").unwrap(), b"1");
     bench.delete(&bench.lock);
-    // Such a holder wakes no waiter, so the waiter asks now and then.
+    // Such a holder wakes no waiter, so the waiter polls.
     unlock(gets(&waiter));
 }
 
@@ -90,7 +90,7 @@ fn a_wait_that_ends_takes_its_entry_along() {
         assert!(mutex.lock_for(Duration::from_millis(limit)).unwrap().is_none());
         assert!(bench.entries().is_empty());
     }
-    // For this one no time passes: only being cancelled can end it.
+    // No time passes for this waiter: only being cancelled can end its wait.
     let waiting = in_line(&bench.frozen());
     assert_eq!(bench.waiters().len(), 1);
     waiting.cancel.cancel();

@@ -63,7 +63,7 @@ fn a_dead_head_is_passed() {
     bench.add_dead("127.0.0.1:9", 1..=3);
     let waiter = waiter(&bench.frozen());
     bench.until_seen(4);
-    // They are found dead, and the next one is woken.
+    // The releaser finds them dead, and wakes the next waiter.
     unlock(holder);
     unlock(gets(&waiter));
     until(|| bench.entries().is_empty());
@@ -76,7 +76,7 @@ fn a_head_that_died_elsewhere_is_noticed() {
     bench.add_dead("192.0.2.1:9", 1..=1);
     let waiter = waiter(&bench.client());
     bench.until_seen(2);
-    // It is woken in vain, and removed; the waiter behind it may remove its own entry at any time.
+    // The dead waiter is woken in vain, and removed; the next may remove its own entry at any time.
     unlock(holder);
     until(|| bench.waiters().len() <= 1);
     unlock(gets(&waiter));
@@ -108,7 +108,7 @@ fn a_courteous_process_waits_for_the_dead_for_a_moment_only() {
     });
     assert!(least < Duration::from_millis(800), "{least:?}");
     holder.into_iter().for_each(unlock);
-    // And when it is alone it waits for no other.
+    // A process that is alone waits for no other.
     unlock(lock(&client));
     let cost = usual_cost(|| {
         let before = bench.server.commands();
@@ -161,7 +161,7 @@ fn a_woken_waiter_that_missed_is_the_next() {
     bench.until_waiting(2);
     unlock(holder);
     let barger = gets(&won);
-    // It is before the second one again; whose entry the releaser may not have got to.
+    // It has joined in front again. The releaser may not have removed an entry yet.
     bench.until_waiting(2);
     // The barger took a free lock and is notified of waiters.
     bench.until_marked();
@@ -198,7 +198,7 @@ fn a_wake_up_that_comes_too_late_is_passed_on() {
         let holder = Arc::new(Mutex::new(Some(lock(&bench.client()))));
         let leaving = Arc::new(AtomicUsize::new(usize::MAX));
         let (held, left) = (Arc::clone(&holder), Arc::clone(&leaving));
-        // No look by the clock: it would find the lock free.
+        // The waiter does not poll: it would find the lock free.
         let first = bench.hooked(Frozen::clock(), move |_| {
             match left.load(Ordering::SeqCst) {
                 usize::MAX => {}
