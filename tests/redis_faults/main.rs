@@ -7,6 +7,7 @@
 //! | `persistence` | snapshots, the append-only file, replicas |
 //! | `access` | passwords and the rights of users |
 //! | `states` | servers that refuse to work |
+//! | `storm` | processes that fight for locks, while everything fails |
 //! | `strangers` | servers that are no Redis |
 //! | `tls` | encrypted connections |
 //! | `places` | Unix sockets |
@@ -24,6 +25,7 @@ mod places;
 mod plain;
 mod scripts;
 mod states;
+mod storm;
 mod strangers;
 mod tls;
 
