@@ -109,6 +109,21 @@ fn an_extended_lease_is_counted_from_the_extension() {
     is_refused_until(deadline, "extended", || mutex.try_lock().unwrap().is_some());
 }
 
+#[test]
+fn a_lease_beyond_thirty_days_is_neither_immortal_nor_dead_at_once() {
+    let server = Memcached::start();
+    let client = connect(&server);
+    let day = Duration::from_secs(24 * 3600);
+    for days in [29, 30, 31, 366] {
+        let (kept, _) = dead(Kind::Lock, &client, &format!("{days}"), days * day);
+        let most = days * day + days * day / 5000 + Duration::from_secs(60);
+        assert!(
+            kept > days * day - Duration::from_secs(60) && kept < most,
+            "{days} days: {kept:?}"
+        );
+    }
+}
+
 /// A server that stood still cannot have counted the seconds: the item's TTL is read back.
 #[test]
 fn a_grant_from_a_server_that_stood_still_is_not_believed_for_longer_than_the_server_keeps_it() {

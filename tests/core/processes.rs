@@ -63,9 +63,13 @@ fn the_bare_functions_belong_to_the_process() {
     assert_eq!(bare::mutex_unlock(b"overrun").unwrap(), Answer::Lost);
     assert!(server.plain().get("lock:overrun").is_some(), "the successor's lock was left alone");
     assert_eq!(bare::mutex_unlock(b"overrun").unwrap(), Answer::Ok, "any thread may unlock it");
-    // Another client's session can be joined.
+    // Another client's session is not this process's until it is joined.
+    assert_eq!(bare::distinct_list_set_up(b"s", LEASE).unwrap(), Answer::Ok);
+    assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::Ok);
     let other = Client::connect(&server.url()).unwrap();
     let _ = other.distinct_list("s").unwrap().set_up(LEASE).unwrap();
+    assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::NotFound);
+    assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::NotFound);
     assert_eq!(bare::distinct_list_set_up(b"s", LEASE).unwrap(), Answer::Exists);
     assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::Ok);
     assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::Ok);
