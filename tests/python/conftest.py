@@ -14,7 +14,7 @@ from databases import MariaDb, Postgres
 from support import Memcached, MemcachedText
 from xdist.scheduler import LoadScopeScheduling
 
-WITH_DATABASES = ("fence_guard", "lost_updates", "release_in", "transactions", "wall_clock")
+WITH_DATABASES = ("fence_guard", "release_in", "transactions", "wall_clock")
 
 
 class Scheduling(LoadScopeScheduling):

@@ -74,6 +74,21 @@ def together(work: Callable[[], T], threads: int) -> list[T]:
         return [done.result() for done in [pool.submit(work) for _ in range(threads)]]
 
 
+class Witness:
+    """A lock that looks, when it is released, at what another one sees by then."""
+
+    def __init__(self, look: Callable[[], object]) -> None:
+        self.look, self.seen = look, list[object]()
+
+    def __enter__(self) -> Witness:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def release(self) -> None:
+        self.seen.append(self.look())
+
+
 # What a `with` statement takes, as the README writes it.
 KINDS: dict[str, Callable[..., Any]] = {
     "mutex": lambda client, name, **keep: client.mutex(name, **keep),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -14,7 +13,7 @@ import memlock
 import psycopg
 import pytest
 from memlock.transactions import is_autocommit
-from support import Memcached, MemcachedText
+from support import Memcached, MemcachedText, Witness
 
 KINDS = [
     f"{module}, autocommit {mode}"
@@ -70,26 +69,13 @@ def count(connection: Any) -> int:
     return number
 
 
-def test_the_next_holder_sees_the_work(
-    connect: Callable[[], Any], client: memlock.Client, name: str
-) -> None:
+def test_the_next_holder_sees_the_work(connect: Callable[[], Any]) -> None:
     connection, other = connect(), connect()
-    counts: list[int] = []
-
-    def look() -> None:
-        with client.mutex(name):
-            counts.append(count(other))
-
-    mutex = client.mutex(name)
-    with memlock.transaction(mutex, connection) as entered:
-        assert entered is mutex
-        thread = threading.Thread(target=look)
-        thread.start()
+    lock = Witness(lambda: count(other))
+    with memlock.transaction(lock, connection) as entered:
+        assert entered is lock
         execute(connection, "INSERT INTO work VALUES (1)")
-        assert mutex.is_held
-    thread.join(20)
-    assert counts == [1]
-    assert not mutex.locked()
+    assert lock.seen == [1]
 
 
 def test_an_exception_rolls_back_and_then_releases(
@@ -106,6 +92,8 @@ def test_an_exception_rolls_back_and_then_releases(
     # And the connection is as it was.
     with memlock.transaction(mutex, connection):
         execute(connection, "INSERT INTO work VALUES (1)")
+        assert mutex.is_held
+    assert not mutex.locked()
     assert count(other) == 1
 
 

@@ -18,7 +18,7 @@ import pytest
 from databases import Postgres
 from django.db import DatabaseError, connections, transaction
 from memlock.django import release_on_commit
-from support import PATIENCE, MemcachedText, safe
+from support import Witness, safe, together
 
 DATABASES = ["postgres", "sqlite"]
 
@@ -55,8 +55,8 @@ def execute(using: str, statement: str) -> Any:
         return cursor.fetchone() if statement.startswith("SELECT") else None
 
 
-def write(using: str, number: int = 1) -> None:
-    execute(using, f"INSERT INTO work VALUES ({number})")
+def write(using: str) -> None:
+    execute(using, "INSERT INTO work VALUES (1)")
 
 
 def hold(mutex: memlock.Mutex, using: str | None = None) -> None:
@@ -70,12 +70,19 @@ class Unwanted(Exception):  # noqa: N818
 
 
 def test_the_commit_comes_before_the_release(using: str, mutex: memlock.Mutex) -> None:
+    def rows() -> int:
+        try:
+            return int(execute(using, "SELECT count(*) FROM work")[0])
+        finally:
+            connections[using].close()
+
+    # By a connection of another thread.
+    lock = Witness(lambda: together(rows, 1)[0])
+    (before,) = together(rows, 1)
     seen: list[bool] = []
     with transaction.atomic(using):
-        with mutex:
-            release_on_commit(mutex, using)
-            write(using)
-        assert mutex.locked()
+        release_on_commit(lock, using)
+        hold(mutex, using)
         # Other hooks run when the lock is free already.
         transaction.on_commit(lambda: seen.append(mutex.locked()), using)
         with transaction.atomic(using):
@@ -83,24 +90,7 @@ def test_the_commit_comes_before_the_release(using: str, mutex: memlock.Mutex) -
         assert mutex.locked()
     assert not mutex.locked()
     assert seen == [False]
-
-
-def test_another_connection_sees_the_work_when_the_lock_is_free(
-    postgres: Postgres, client: memlock.Client, name: str
-) -> None:
-    counts: list[int] = []
-
-    def look() -> None:
-        with client.mutex(name), postgres.connect() as other:
-            counts.append(other.execute("SELECT count(*) FROM work WHERE n = 77").fetchone()[0])
-
-    with transaction.atomic("postgres"):
-        hold(client.mutex(name), "postgres")
-        thread = threading.Thread(target=look)
-        thread.start()
-        write("postgres", 77)
-    thread.join(PATIENCE)
-    assert counts == [1]
+    assert lock.seen == [before + 1]
 
 
 def test_a_rollback_releases(using: str, mutex: memlock.Mutex) -> None:
@@ -251,36 +241,6 @@ def test_without_a_transaction_or_a_lock(using: str, mutex: memlock.Mutex) -> No
         release_on_commit(mutex, using)
     with pytest.raises(memlock.NotHeld):
         release_on_commit(mutex, using)
-
-
-def test_requests_and_semaphores(client: memlock.Client, name: str, using: str) -> None:
-    """As ATOMIC_REQUESTS does: the view is called in atomic()."""
-    limit = client.semaphore(name, 2)
-
-    @transaction.atomic(using)
-    def view() -> int:
-        with limit, limit.permit() as permit:
-            release_on_commit(limit, using)
-            release_on_commit(permit, using)
-        return limit.available
-
-    assert view() == 0
-    assert limit.available == 2
-
-
-def test_the_loss_of_a_lock_raises_nothing(
-    mutex: memlock.Mutex,
-    plain: MemcachedText,
-    name: str,
-    using: str,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with transaction.atomic(using):
-        hold(mutex, using)
-        assert plain.delete(f"lock:{name}")
-        write(using)
-    assert mutex.lost == "gone"
-    assert "LockLost" in caplog.text
 
 
 def test_a_test_case(mutex: memlock.Mutex) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from sqlalchemy.ext.asyncio import (
     create_async_engine,
 )
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from support import PATIENCE, run
+from support import Witness, run
 
 
 @pytest.fixture(scope="module", params=["postgres", "sqlite"])
@@ -60,26 +59,18 @@ class Unwanted(Exception):  # noqa: N818
     """What a body raises."""
 
 
-def test_the_commit_of_a_session_comes_before_the_release(
-    engine: Engine, client: memlock.Client, name: str
-) -> None:
-    with engine.connect() as connection:
-        seen_before = connection.execute(text("SELECT count(*) FROM work")).scalar_one()
-    counts: list[int] = []
+def test_the_commit_comes_before_the_release(engine: Engine) -> None:
+    def rows() -> int:
+        with engine.connect() as other:
+            return int(other.execute(text("SELECT count(*) FROM work")).scalar_one())
 
-    def look() -> None:
-        with client.mutex(name), engine.connect() as other:
-            counts.append(other.execute(text("SELECT count(*) FROM work")).scalar_one())
-
-    with Session(engine) as session, session.begin():
-        with client.mutex(name) as mutex:
-            release_on_commit(mutex, session)
-        thread = threading.Thread(target=look)
-        thread.start()
-        session.execute(WRITE)
-    thread.join(PATIENCE)
-    assert counts == [seen_before + 1]
-    assert not mutex.locked()
+    for work in (Session(engine), engine.connect()):
+        before, lock = rows(), Witness(rows)
+        with work:
+            release_on_commit(lock, work)
+            work.execute(WRITE)
+            work.commit()
+        assert lock.seen == [before + 1]
 
 
 def test_the_ends_of_a_session(engine: Engine, mutex: memlock.Mutex) -> None:
