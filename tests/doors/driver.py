@@ -263,6 +263,17 @@ class ListObject:
 
 
 objects: dict[str, Any] = {}
+# The name of the lock, semaphore, counter or list that an object is about.
+names: dict[str, str] = {}
+MAKING = (
+    "lock",
+    "lock_renewed",
+    "acquire",
+    "acquire_renewed",
+    "semaphore",
+    "counter",
+    "set_up_list",
+)
 threads: dict[str, queue.SimpleQueue[Callable[[], None] | None]] = {}
 saying = threading.Lock()
 
@@ -272,8 +283,17 @@ def say(*words: str) -> None:
         os.write(1, (" ".join(words) + "\n").encode())
 
 
+def is_named(error: memlock.Error, name: str) -> bool:
+    """Whether it names what it is about, as every exception of a call does."""
+    shown = from_hex(name).decode("utf-8", "replace")[:100]
+    return f'"{shown}' in str(error) or f":{shown}" in str(error)
+
+
 def call(number: str, target: str, verb: str, arguments: Words) -> None:
     say(number, "at", str(threading.get_native_id()))
+    name = names.get(target) or next((word for word in arguments if word[0] == "x"), "")
+    if verb in MAKING:
+        names[arguments[0]] = name
     try:
         if verb == "open":
             objects[arguments[0]] = ClientObject(arguments[1])
@@ -287,6 +307,9 @@ def call(number: str, target: str, verb: str, arguments: Words) -> None:
     except PlainAnswerError as no:
         say(number, "no", str(no.code), "-")
     except memlock.Error as error:
+        if not is_named(error, name):
+            traceback.print_exc()
+            os._exit(1)
         say(number, "no", str(error.code), to_hex(str(error)))
     except Exception:
         # No answer would come any more.

@@ -19,7 +19,8 @@ def says(call):
     try:
         print(call(), end=",")
     except memlock.Error as error:
-        print(type(error).__name__, error.code, end=",")
+        is_named = name in str(error) and url.partition("//")[2] in str(error)
+        print(type(error).__name__, error.code, end="," if is_named else " of no name,")
     except TypeError:
         print("TypeError", end=",")
 
@@ -30,13 +31,16 @@ def another_thread(call):
     return thread, answers
 """
 
+# What cannot be a name or a number is not repeated.
+NAMED, UNNAMED = "Invalid -1,", "Invalid -1 of no name,"
+
 # Each part prints one line.
 PARTS = {
     # The default client is chosen once; an attempt that fails is none.
     """
 for given in ("nonsense", url, url):
     says(lambda: init(given))
-""": "ConfigError -5,None,ConfigError -5,",
+""": "ConfigError -5 of no name,None,ConfigError -5 of no name,",
     # A mutex.
     """
 for call in (lambda: mutex_unlock(name), lambda: mutex_lock(name, 30), lambda: mutex_lock(name, 30),
@@ -107,7 +111,7 @@ for permits in (0, -1, 2**32):
 for wrong in (lambda: mutex_lock(5, 30), lambda: mutex_lock(name, "30"), lambda: mutex_lock(name),
               lambda: semaphore_set_up(name, "1", 30)):
     says(wrong)
-""": "Invalid -1," * 39 + "TypeError," * 4,
+""": f"{UNNAMED * 18}{NAMED * 6}{UNNAMED * 12}{NAMED}{UNNAMED * 2}" + "TypeError," * 4,
     # The waits of the default client can be cancelled.
     """
 def wait():
