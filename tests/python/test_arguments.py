@@ -82,12 +82,6 @@ def test_unreadable_urls_are_refused(url: str) -> None:
         memlock.connect(5)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("notify", ["nonsense", "localhost:45000", "0.0.0.0", "127.0.0.1:9-8", ""])
-def test_the_error_for_an_unreadable_notify_lists_the_forms(notify: str) -> None:
-    with pytest.raises(memlock.ConfigError, match=r"notify=off.*notify=address:first-last"):
-        memlock.connect(f"memcached://127.0.0.1?notify={notify}")
-
-
 FAMILY = {
     "Invalid": (-1, ValueError),
     "Unreachable": (-2, ConnectionError),

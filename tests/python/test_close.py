@@ -15,19 +15,19 @@ import pytest
 from support import Memcached, MemcachedText, eventually
 
 # How a thread waits for what another one holds.
-WAITS: dict[str, Callable[..., Any]] = {
-    "mutex": lambda client, name, **more: client.mutex(name).acquire(**more),
-    "timeout": lambda client, name, **more: client.mutex(name).acquire(timeout=60, **more),
-    "no timeout": lambda client, name, **more: client.mutex(name).acquire(timeout=None, **more),
-    "semaphore": lambda client, name, **more: client.semaphore(name, 1).acquire(**more),
-    "permit": lambda client, name, **more: client.semaphore(name, 1).permit(**more),
-    "retrying counter": lambda client, name, **more: client.counter(name).acquire(**more),
-    "parked counter": lambda client, name, **more: client.counter(name).acquire(priority=1, **more),
-}
-WITHS: dict[str, Callable[..., Any]] = {
-    "with mutex": lambda client, name: client.mutex(name).__enter__(),
-    "with semaphore": lambda client, name: client.semaphore(name, 1).__enter__(),
-}
+WAITS: list[Callable[..., Any]] = [
+    lambda client, name, **more: client.mutex(name).acquire(**more),
+    lambda client, name, **more: client.mutex(name).acquire(timeout=60, **more),
+    lambda client, name, **more: client.mutex(name).acquire(timeout=None, **more),
+    lambda client, name, **more: client.semaphore(name, 1).acquire(**more),
+    lambda client, name, **more: client.semaphore(name, 1).permit(**more),
+    lambda client, name, **more: client.counter(name).acquire(**more),
+    lambda client, name, **more: client.counter(name).acquire(priority=1, **more),
+]
+WITHS: list[Callable[..., Any]] = [
+    lambda client, name: client.mutex(name).__enter__(),
+    lambda client, name: client.semaphore(name, 1).__enter__(),
+]
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_client_ends_its_waits(
 ) -> None:
     client = memlock.connect(server.url)
     raised = memlock.Interrupted if end == "cancel_waits" else memlock.ClientClosed
-    ways = [*WAITS.values(), *WITHS.values()]
+    ways = [*WAITS, *WITHS]
     with ThreadPoolExecutor(len(ways)) as pool:
         waits = [pool.submit(way, client, name) for way in ways]
         for told in end_all(waits, getattr(client, end), raised):
@@ -86,13 +86,13 @@ def test_a_handle_ends_its_waits_alone(server: Memcached, name: str, held: list[
     ours, others = client.cancel_handle(), client.cancel_handle()
     with ThreadPoolExecutor(2 * len(WAITS)) as pool:
         mine, theirs = (
-            [pool.submit(way, client, name, cancel=handle) for way in WAITS.values()]
+            [pool.submit(way, client, name, cancel=handle) for way in WAITS]
             for handle in (ours, others)
         )
         end_all(mine, ours.cancel, memlock.Interrupted)
         assert (ours.cancelled, others.cancelled) == (True, False)
         end_all(theirs, others.cancel, memlock.Interrupted)
-    for way in WAITS.values():
+    for way in WAITS:
         with pytest.raises(memlock.Interrupted):
             way(client, name, cancel=ours)
     assert all(thing.check() for thing in held)
@@ -113,11 +113,16 @@ def test_a_closed_client_refuses_every_call(any_client: memlock.Client, name: st
     any_client.close()
     any_client.close()
     assert any_client.closed
-    calls: list[Callable[[], object]] = [
+    makes: list[Callable[[], object]] = [
         lambda: any_client.mutex(name),
         lambda: any_client.semaphore(name, 1),
         lambda: any_client.counter(name),
         lambda: any_client.distinct_list(name, 60),
+    ]
+    for make in makes:
+        with pytest.raises(memlock.ClientClosed, match=r"The client .* is closed"):
+            make()
+    calls: list[Callable[[], object]] = [
         mutex.acquire,
         lambda: mutex.acquire(blocking=False),
         mutex.__enter__,
@@ -134,7 +139,7 @@ def test_a_closed_client_refuses_every_call(any_client: memlock.Client, name: st
         lambda: next(walk),
     ]
     for call in calls:
-        with pytest.raises(memlock.ClientClosed, match="is closed"):
+        with pytest.raises(memlock.ClientClosed, match=f"{name}.* is closed"):
             call()
 
 

@@ -12,23 +12,9 @@ from collections.abc import Iterator
 
 import memlock
 import pytest
-from support import Memcached
 from test import lock_tests
 
 LEFT_OUT = {"test_repr", "test_locked_repr", "test_at_fork_reinit"}
-
-
-class Factories:
-    """Makes objects with names of their own, by one client."""
-
-    def __init__(self, client: memlock.Client) -> None:
-        self.client = client
-
-    def lock(self) -> memlock.Mutex:
-        return self.client.mutex(uuid.uuid4().hex)
-
-    def semaphore(self, value: int = 1) -> memlock.Semaphore:
-        return self.client.semaphore(uuid.uuid4().hex, value)
 
 
 def cases() -> Iterator[tuple[type[unittest.TestCase], str]]:
@@ -47,10 +33,12 @@ def assert_timeout(case: unittest.TestCase, actual: float, expected: float) -> N
     ("suite", "case"), [*cases()], ids=lambda part: getattr(part, "__name__", part)
 )
 def test_what_holds_for_threading_holds_here(
-    server: Memcached, suite: type[unittest.TestCase], case: str
+    client: memlock.Client, suite: type[unittest.TestCase], case: str
 ) -> None:
-    factories = Factories(memlock.connect(server.url))
-    made = {"locktype": staticmethod(factories.lock), "semtype": staticmethod(factories.semaphore)}
+    made = {
+        "locktype": staticmethod(lambda: client.mutex(uuid.uuid4().hex)),
+        "semtype": staticmethod(lambda value=1: client.semaphore(uuid.uuid4().hex, value)),
+    }
     ours = type(suite.__name__, (suite,), {**made, "assertTimeout": assert_timeout})
     result = unittest.TestResult()
     ours(case).run(result)

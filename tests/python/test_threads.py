@@ -1,10 +1,9 @@
-"""Threads and processes exclude each other, and other threads run while one waits."""
+"""Threads exclude each other, and other threads run while one waits."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -13,7 +12,7 @@ from typing import Any
 
 import memlock
 import pytest
-from support import PATIENCE, Child, Memcached, MemcachedText, eventually, safe, together
+from support import PATIENCE, Memcached, MemcachedText, eventually, safe, together
 
 THREADS = 6
 ROUNDS = 40
@@ -26,12 +25,12 @@ WAYS: dict[str, Callable[[memlock.Client, str, int], Any]] = {
 }
 
 
-@pytest.mark.parametrize("way", ["mutex", "semaphore", "permits"])
+@pytest.mark.parametrize("way", WAYS)
 def test_threads_with_one_object_exclude_each_other(
     any_client: memlock.Client, name: str, way: str, hasty_switching: None
 ) -> None:
     permits = 1 if way == "mutex" else PERMITS
-    common = WAYS["mutex" if way == "mutex" else "semaphore"](any_client, name, permits)
+    common = WAYS[way](any_client, name, permits)
     inside = threading.BoundedSemaphore(permits)
     fences: list[int] = []
     counter = 0
@@ -39,7 +38,7 @@ def test_threads_with_one_object_exclude_each_other(
     def work() -> None:
         nonlocal counter
         for _ in range(ROUNDS):
-            with common.permit() if way == "permits" else common:
+            with common:
                 safe(inside.acquire(blocking=False), "one too many is inside")
                 if way == "mutex":
                     fences.append(common.fence)
@@ -57,20 +56,6 @@ def test_threads_with_one_object_exclude_each_other(
         assert not common.locked()
     else:
         assert common.available == permits
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_other_threads_run_while_one_waits(any_client: memlock.Client, name: str, way: str) -> None:
-    holder, waiter = (WAYS[way](any_client, name, 1) for _ in range(2))
-    holder.acquire()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(waiter.acquire)
-        # If the waiter kept the interpreter, this loop would never get on.
-        for _ in range(100):
-            assert not waiting.done()
-            threading.Event().wait(0.001)
-        holder.release()
-        assert waiting.result(PATIENCE) is True
 
 
 def test_other_threads_run_while_one_waits_for_the_server(
@@ -204,42 +189,6 @@ def test_during_an_extension_to_a_shorter_lease_nothing_is_counted_on_that_may_b
             assert mutex.remaining == 0.0
         with suppress(memlock.LockLost):
             extending.result(PATIENCE)
-
-
-PROCESSES = """
-import multiprocessing, sys
-folder, url, name, entries = sys.argv[1:]
-sys.path.insert(0, folder)
-from contender import contend
-context = multiprocessing.get_context("spawn")
-workers = [context.Process(target=contend, args=(url, name, entries, 25)) for _ in range(4)]
-for worker in workers:
-    worker.start()
-for worker in workers:
-    worker.join()
-print([worker.exitcode for worker in workers])
-"""
-
-
-def test_spawned_processes_exclude_each_other_and_fences_rise(
-    server: Memcached, plain: MemcachedText, name: str, tmp_path: Path
-) -> None:
-    folder, client = str(Path(__file__).parent), memlock.connect(server.url)
-    mutex, semaphore = client.mutex(name), client.semaphore(name, 2)
-    with mutex:
-        child = Child(PROCESSES, folder, server.url, name, str(tmp_path))
-        # So that all of them compete from the beginning.
-        eventually(lambda: len(plain.queue(name)) == 4)
-    with child:
-        assert child.reads() == "[0, 0, 0, 0]"
-        assert child.ends() == 0
-    entries = [line.split() for line in (tmp_path / "entries").read_text().splitlines()]
-    assert sorted(Counter(process for process, _ in entries).values()) == [25] * 4
-    fences = [int(fence) for _, fence in entries]
-    safe(fences == sorted(set(fences)), f"the fences {fences}")
-    assert plain.queue(name) == plain.permit_queue(name) == []
-    assert not mutex.locked()
-    assert semaphore.available == 2
 
 
 def switches(thread: int) -> int:
