@@ -5,13 +5,14 @@ from __future__ import annotations
 import gc
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import memlock
 import pytest
-from databases import MariaDb, Postgres
-from support import Memcached, MemcachedText
+from databases import MariaDb, Postgres, Sqlite
+from support import KINDS, Make, Memcached, MemcachedText
 from xdist.scheduler import LoadScopeScheduling
 
 WITH_DATABASES = ("fence_guard", "release_in", "transactions", "wall_clock")
@@ -37,16 +38,11 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_server() -> Iterator[Memcached]:
+def server() -> Iterator[Memcached]:
+    """The run's memcached, for tests that leave it running."""
     server = Memcached()
     yield server
     server.close()
-
-
-@pytest.fixture
-def server(shared_server: Memcached) -> Memcached:
-    """The run's memcached, for tests that leave it running."""
-    return shared_server
 
 
 @pytest.fixture
@@ -82,6 +78,16 @@ def name() -> str:
 
 
 @pytest.fixture
+def mutex(client: memlock.Client, name: str) -> memlock.Mutex:
+    return client.mutex(name)
+
+
+@pytest.fixture(params=KINDS)
+def make(request: pytest.FixtureRequest, client: memlock.Client, name: str) -> Make:
+    return lambda **more: KINDS[request.param](client, name, **more)
+
+
+@pytest.fixture
 def hasty_switching() -> Iterator[None]:
     """Threads give each other the interpreter a hundred thousand times a second."""
     before = sys.getswitchinterval()
@@ -98,6 +104,11 @@ def unraisable(monkeypatch: pytest.MonkeyPatch) -> list[BaseException | None]:
     return seen
 
 
+@pytest.fixture
+def sqlite(tmp_path: Path) -> Sqlite:
+    return Sqlite(tmp_path)
+
+
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     """A PostgreSQL of the test run."""
@@ -112,3 +123,19 @@ def mariadb() -> Iterator[MariaDb]:
     server = MariaDb()
     yield server
     server.close()
+
+
+@pytest.fixture
+def opened() -> Iterator[Callable[[Any], Any]]:
+    """Takes connections, which are closed at the end."""
+    connections: list[Any] = []
+
+    def open_until_the_end(connection: Any) -> Any:
+        connections.append(connection)
+        return connection
+
+    yield open_until_the_end
+    for connection in connections:
+        # PyMySQL's refuses to be closed twice.
+        if getattr(connection, "open", True):
+            connection.close()

@@ -9,6 +9,7 @@ import pwd
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -25,7 +26,7 @@ PROGRAMS = ":".join(
 
 
 class Database(Server):
-    """A server in a directory of its own."""
+    """A server in a directory of its own. `store_url` is for memlock, `url` for SQLAlchemy."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -74,11 +75,33 @@ class Database(Server):
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+class Sqlite:
+    """A file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "work.db"
+        self.store_url, self.url = f"sqlite://{self.path}", f"sqlite:///{self.path}"
+
+    def connect(self, autocommit: bool = False) -> sqlite3.Connection:
+        options: dict[str, Any] = {"isolation_level": None} if autocommit else {}
+        return sqlite3.connect(self.path, 20, check_same_thread=False, **options)
+
+
 class Postgres(Database):
     """A PostgreSQL that does not wait for the disk."""
 
     def __init__(self) -> None:
         super().__init__()
+        place = f"test@127.0.0.1:{self.port}/postgres"
+        self.store_url, self.url = f"postgresql://{place}", f"postgresql+psycopg://{place}"
+        self.dsn = f"host=127.0.0.1 port={self.port} user=test dbname=postgres connect_timeout=5"
+        self.for_django = {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": "postgres",
+            "USER": "test",
+            "HOST": "127.0.0.1",
+            "PORT": str(self.port),
+        }
         data = str(self.folder / "data")
         # Without passwords, and with no locale of this machine.
         self.install(
@@ -95,32 +118,8 @@ class Postgres(Database):
             answers=lambda: self.connect().close(),
         )  # fmt: skip
 
-    @property
-    def dsn(self) -> str:
-        return f"host=127.0.0.1 port={self.port} user=test dbname=postgres connect_timeout=5"
-
     def connect(self, **options: Any) -> psycopg.Connection[Any]:
         return psycopg.connect(self.dsn, **options)
-
-    @property
-    def store_url(self) -> str:
-        """For memlock."""
-        return f"postgresql://test@127.0.0.1:{self.port}/postgres"
-
-    @property
-    def url(self) -> str:
-        """For SQLAlchemy."""
-        return f"postgresql+psycopg://test@127.0.0.1:{self.port}/postgres"
-
-    @property
-    def for_django(self) -> dict[str, Any]:
-        return {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": "postgres",
-            "USER": "test",
-            "HOST": "127.0.0.1",
-            "PORT": str(self.port),
-        }
 
 
 class MariaDb(Database):
@@ -128,6 +127,9 @@ class MariaDb(Database):
 
     def __init__(self) -> None:
         super().__init__()
+        self.socket = str(self.folder / "socket")
+        self.store_url = f"mysql://root@localhost/work?socket={self.socket}"
+        self.url = f"mysql+pymysql://root@localhost/work?unix_socket={self.socket}"
         data = f"--datadir={self.folder / 'data'}"
         shared = ["--no-defaults", data, "--innodb-log-file-size=8M"]
         self.install(
@@ -136,7 +138,7 @@ class MariaDb(Database):
         )  # fmt: skip
         self.start(
             "mariadbd", *shared, f"--port={self.port}", "--bind-address=127.0.0.1",
-            f"--socket={self.folder / 'socket'}", "--skip-name-resolve",
+            f"--socket={self.socket}", "--skip-name-resolve",
             "--innodb-flush-log-at-trx-commit=0",
             answers=self.greets,
         )  # fmt: skip
@@ -145,21 +147,9 @@ class MariaDb(Database):
 
     def greets(self) -> None:
         with socket.socket(socket.AF_UNIX) as plain:
-            plain.connect(str(self.folder / "socket"))
+            plain.connect(self.socket)
             plain.recv(1)
 
     def connect(self, database: str | None = "work", **options: Any) -> Any:
         # From this address, root needs no password only by the socket.
-        return pymysql.connect(
-            unix_socket=str(self.folder / "socket"), user="root", database=database, **options
-        )
-
-    @property
-    def store_url(self) -> str:
-        """For memlock."""
-        return f"mysql://root@localhost/work?socket={self.folder / 'socket'}"
-
-    @property
-    def url(self) -> str:
-        """For SQLAlchemy."""
-        return f"mysql+pymysql://root@localhost/work?unix_socket={self.folder / 'socket'}"
+        return pymysql.connect(unix_socket=self.socket, user="root", database=database, **options)

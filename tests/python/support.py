@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -26,6 +25,10 @@ from safety import MARKER
 PATIENCE = 60.0
 PR_SET_PDEATHSIG = 1
 USER = "nobody" if os.geteuid() == 0 else None
+
+
+class Unwanted(Exception):  # noqa: N818
+    """What a body or a handler raises."""
 
 
 def safe(condition: bool, message: str) -> None:
@@ -75,7 +78,7 @@ def together(work: Callable[[], T], threads: int) -> list[T]:
 
 
 class Witness:
-    """A lock that looks, when it is released, at what another one sees by then."""
+    """A lock whose release looks at what another connection sees by then."""
 
     def __init__(self, look: Callable[[], object]) -> None:
         self.look, self.seen = look, list[object]()
@@ -90,11 +93,21 @@ class Witness:
 
 
 # What a `with` statement takes, as the README writes it.
-KINDS: dict[str, Callable[..., Any]] = {
+Make = Callable[..., Any]
+KINDS: dict[str, Make] = {
     "mutex": lambda client, name, **keep: client.mutex(name, **keep),
     "semaphore": lambda client, name, **keep: client.semaphore(name, 5, **keep),
     "permit": lambda client, name, **keep: client.semaphore(name, 5, **keep).permit(),
 }
+
+
+def is_free(client: memlock.Client, name: str) -> bool:
+    """Whether nothing of these is held."""
+    try:
+        is_unused = client.semaphore(name).available == 5
+    except memlock.SemaphoreNotFound:
+        is_unused = True
+    return is_unused and not client.mutex(name).locked()
 
 
 class MemcachedText:
@@ -152,12 +165,6 @@ class MemcachedText:
         self.input.close()
         self.socket.close()
 
-    def __enter__(self) -> MemcachedText:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class Server:
     """A server on a loopback port that stays its own while it is down."""
@@ -207,11 +214,8 @@ class Memcached(Server):
 
     def __init__(self) -> None:
         super().__init__()
+        self.url = f"memcached://127.0.0.1:{self.port}"
         self.start()
-
-    @property
-    def url(self) -> str:
-        return f"memcached://127.0.0.1:{self.port}"
 
     def start(self) -> None:
         words = ["memcached", "-l", "127.0.0.1", "-p", str(self.port), "-U", "0"]
@@ -233,8 +237,8 @@ class Memcached(Server):
         finally:
             self.process.send_signal(signal.SIGCONT)
 
-    def plain(self) -> MemcachedText:
-        return MemcachedText(self.port)
+    def plain(self) -> contextlib.closing[MemcachedText]:
+        return contextlib.closing(MemcachedText(self.port))
 
 
 CTRL_C = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
@@ -258,23 +262,11 @@ class Child:
             # So that what it has forked ends with it.
             start_new_session=True,
         )
-        self.unread = b""
 
-    def reads(self, limit: float = PATIENCE) -> str:
-        """Its next line, or what is left if it ended."""
+    def reads(self) -> str:
+        """Its next line; empty if it ended."""
         assert self.process.stdout is not None
-        # Past the buffer of the file: what is there already would not be waited for.
-        descriptor = self.process.stdout.fileno()
-        with selectors.DefaultSelector() as selector:
-            selector.register(descriptor, selectors.EVENT_READ)
-            while b"\n" not in self.unread:
-                assert selector.select(limit), f"the child said nothing within {limit} s"
-                more = os.read(descriptor, 65536)
-                if not more:
-                    break
-                self.unread += more
-        line, _, self.unread = self.unread.partition(b"\n")
-        return line.decode()
+        return self.process.stdout.readline().rstrip("\n")
 
     def says(self, line: str) -> None:
         assert self.process.stdin is not None

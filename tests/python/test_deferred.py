@@ -4,37 +4,23 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import threading
 import uuid
 import weakref
-from collections.abc import Callable
-from typing import Any
 
 import memlock
 import pytest
 from memlock._deferral import defer, release_all
-from support import KINDS, PATIENCE, Memcached, MemcachedText, answered, eventually, run, together
-
-Make = Callable[..., Any]
-
-
-@pytest.fixture(params=KINDS)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest.fixture
-def make(kind: str, client: memlock.Client, name: str) -> Make:
-    return lambda **more: KINDS[kind](client, name, **more)
-
-
-def is_free(client: memlock.Client, name: str) -> bool:
-    try:
-        is_unused = client.semaphore(name).available == 5
-    except memlock.SemaphoreNotFound:
-        is_unused = True
-    return is_unused and not client.mutex(name).locked()
+from support import (
+    PATIENCE,
+    Make,
+    Memcached,
+    MemcachedText,
+    answered,
+    eventually,
+    is_free,
+    together,
+)
 
 
 def test_a_with_statement_leaves_the_lock_to_the_transaction(
@@ -226,21 +212,6 @@ def test_a_loss_is_logged_and_known_and_not_raised(
         assert mutex.lost is None
 
 
-def test_a_server_that_is_gone_raises_nothing(
-    mortal_server: Memcached, name: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    client = memlock.connect(mortal_server.url)
-    mutex, permit = client.mutex(name), client.semaphore(name, 2).permit()
-    with mutex, permit:
-        releases = [defer(mutex), defer(permit)]
-        mortal_server.kill()
-    release_all(releases)
-    messages = [each.getMessage() for each in caplog.records if each.name == "memlock"]
-    assert len(messages) == 2
-    assert all("after the end of the transaction" in message for message in messages)
-    assert not mutex.is_held
-
-
 def test_a_stalled_server_frees_the_lock_at_the_next_contact(
     mortal_server: Memcached, name: str
 ) -> None:
@@ -340,36 +311,3 @@ def test_other_locks_and_interruptions(
         release_all(releases)
     assert is_free(client, name)
     assert not releases
-
-
-def test_a_forked_child_does_not_release(client: memlock.Client, name: str) -> None:
-    with client.mutex(name) as mutex:
-        release = defer(mutex)
-        child = os.fork()
-        if child == 0:
-            status = 1
-            try:
-                release.release()
-                status = 0
-            finally:
-                os._exit(status)
-        assert os.waitpid(child, 0)[1] == 0
-    assert not is_free(client, name)
-    release.release()
-    assert is_free(client, name)
-
-
-AT_EXIT = """
-import sys, memlock
-from memlock._deferral import defer
-client = memlock.connect(sys.argv[1])
-limit = client.semaphore(sys.argv[2], 5)
-with client.mutex(sys.argv[2]) as mutex, limit, limit.permit() as permit:
-    sys.modules["kept"] = [defer(mutex), defer(limit), defer(permit)]
-print("end")
-"""
-
-
-def test_exit_releases(server: Memcached, client: memlock.Client, name: str) -> None:
-    assert run(AT_EXIT, server.url, name) == ["end"]
-    assert is_free(client, name)

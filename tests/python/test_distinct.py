@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import memlock
 import pytest
 from support import safe, together
 
 
 @pytest.fixture
-def words(any_client: memlock.Client, name: str) -> Iterator[memlock.DistinctList]:
-    words = any_client.distinct_list(name, 60)
-    yield words
-    words.tear_down()
+def words(any_client: memlock.Client, name: str) -> memlock.DistinctList:
+    return any_client.distinct_list(name, 60)
 
 
 def test_it_is_a_collection(words: memlock.DistinctList) -> None:

@@ -12,11 +12,7 @@ from typing import Any
 
 import memlock
 import pytest
-from support import KINDS, PATIENCE, Child, Memcached, answered
-
-
-class BodyError(Exception):
-    pass
+from support import KINDS, PATIENCE, Child, Memcached, Unwanted, answered
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +76,9 @@ def test_a_with_block_raises_the_bodys_exception_or_ours(
         else:
             failing.kill()
         if raises:
-            raise BodyError
+            raise Unwanted
 
-    expected = BodyError if raises else (memlock.Unreachable, memlock.OutcomeUnknown)
+    expected = Unwanted if raises else (memlock.Unreachable, memlock.OutcomeUnknown)
     outer = memlock.Unreachable("handled by the caller")
 
     def run() -> None:
@@ -133,11 +129,8 @@ def test_a_release_that_failed_is_not_repeated_when_the_object_goes(
 def test_what_a_handler_raises_while_an_object_goes_displaces_nothing(
     failing: Memcached, unraisable: list[BaseException | None], name: str, kind: str
 ) -> None:
-    class FilterError(Exception):
-        pass
-
     def refuse(_: logging.LogRecord) -> bool:
-        raise FilterError
+        raise ZeroDivisionError
 
     client = connect(failing)
     things = [KINDS[kind](client, f"{name}-{number}") for number in range(2)]
@@ -148,19 +141,19 @@ def test_what_a_handler_raises_while_an_object_goes_displaces_nothing(
     for logger in loggers:
         logger.addFilter(refuse)
     try:
-        with pytest.raises(BodyError):
+        with pytest.raises(Unwanted):
             lose(things)
     finally:
         for logger in loggers:
             logger.removeFilter(refuse)
     assert unraisable
-    assert all(isinstance(error, FilterError) for error in unraisable)
+    assert all(isinstance(error, ZeroDivisionError) for error in unraisable)
 
 
 def lose(things: list[Any]) -> None:
     """Raises with the last references on its stack."""
     held, _ = things.pop(), things.pop()
-    raise BodyError(held.remaining)
+    raise Unwanted(held.remaining)
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["dead", "silent"])

@@ -7,9 +7,9 @@ import pickle
 import sqlite3
 import threading
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import memlock
 import psycopg
@@ -17,7 +17,7 @@ import psycopg2
 import pymysql
 import pytest
 import sqlalchemy
-from databases import MariaDb, Postgres
+from databases import MariaDb, Postgres, Sqlite
 from memlock.fences import Database
 from sqlalchemy.orm import Session
 from support import PATIENCE, eventually, safe
@@ -29,7 +29,7 @@ at_each_level = pytest.mark.parametrize(("dialect", "isolation"), LEVELS, indire
 # What a database answers to the second of two transactions above READ COMMITTED.
 REFUSALS = (memlock.Fenced, psycopg.errors.SerializationFailure, pymysql.err.OperationalError)
 
-Connect = Callable[[], Any]
+Connect = Callable[..., Any]
 
 
 @pytest.fixture(params=["sqlite", "postgresql", "mysql"])
@@ -37,26 +37,17 @@ def dialect(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
+DATABASES = {"sqlite": "sqlite", "postgresql": "postgres", "mysql": "mariadb"}
+
+
 @pytest.fixture
-def connect(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Connect]:
+def connect(dialect: str, request: pytest.FixtureRequest, opened: Callable[[Any], Any]) -> Connect:
     """Connections that have the table, to the database of the dialect."""
-    opened: list[Any] = []
-    makers: dict[str, Connect] = {
-        "sqlite": lambda: sqlite3.connect(tmp_path / "work.db", 20, check_same_thread=False),
-        "postgresql": lambda: request.getfixturevalue("postgres").connect(),
-        "mysql": lambda: request.getfixturevalue("mariadb").connect(),
-    }
-
-    def connect() -> Any:
-        opened.append(makers[dialect]())
-        return opened[-1]
-
-    creator = connect()
+    database = request.getfixturevalue(DATABASES[dialect])
+    creator = opened(database.connect())
     creator.cursor().execute(memlock.fence_table_ddl(dialect))
     creator.commit()
-    yield connect
-    for connection in opened:
-        connection.close()
+    return lambda **options: opened(database.connect(**options))
 
 
 @pytest.fixture
@@ -88,18 +79,6 @@ def test_resources_are_compared_exactly(connect: Connect, resource: str) -> None
     memlock.check_fence(connection, resource, 9)
     for other in (resource.lower(), resource + " ", resource.replace("ü", "u"), "'\"%s:1?" * 2):
         memlock.check_fence(connection, other, 1)
-    connection.rollback()
-
-
-def test_a_cursor_will_do(connect: Connect, resource: str) -> None:
-    connection = connect()
-    cursor = connection.cursor()
-    memlock.check_fence(cursor, resource, 2)
-    with pytest.raises(memlock.Fenced):
-        memlock.check_fence(cursor, resource, 1)
-    connection.rollback()
-    # The fence was recorded in the transaction that is rolled back.
-    memlock.check_fence(cursor, resource, 1)
     connection.rollback()
 
 
@@ -215,15 +194,9 @@ def test_of_two_that_race_the_newer_waits_and_wins(
 @pytest.mark.parametrize("module", ["sqlite", "postgres", "mariadb"])
 @pytest.mark.parametrize("with_session", [False, True])
 def test_sqlalchemy(
-    module: str,
-    with_session: bool,
-    request: pytest.FixtureRequest,
-    tmp_path: Path,
-    resource: str,
+    module: str, with_session: bool, request: pytest.FixtureRequest, resource: str
 ) -> None:
-    server = None if module == "sqlite" else request.getfixturevalue(module)
-    url = f"sqlite:///{tmp_path / 'work.db'}" if server is None else server.url
-    engine = sqlalchemy.create_engine(url)
+    engine = sqlalchemy.create_engine(request.getfixturevalue(module).url)
     with engine.begin() as connection:
         ddl = memlock.fence_table_ddl(engine.dialect.name)
         connection.execute(sqlalchemy.text(ddl))
@@ -242,16 +215,8 @@ def test_sqlalchemy(
     engine.dispose()
 
 
-def test_autocommit_without_a_transaction_is_refused(
-    dialect: str, connect: Connect, resource: str
-) -> None:
-    connection = connect()
-    if dialect == "sqlite":
-        connection.isolation_level = None
-    elif dialect == "postgresql":
-        connection.autocommit = True
-    else:
-        connection.autocommit(True)
+def test_autocommit_without_a_transaction_is_refused(connect: Connect, resource: str) -> None:
+    connection = connect(autocommit=True)
     with pytest.raises(memlock.Invalid, match="autocommit"):
         memlock.check_fence(connection, resource, 1)
     with pytest.raises(memlock.Invalid, match="autocommit"):
@@ -308,32 +273,23 @@ def test_psycopg2(
     connection.close()
 
 
-@pytest.mark.parametrize("paramstyle", ["qmark", "named", "numeric"])
-def test_paramstyles(paramstyle: str, tmp_path: Path, resource: str) -> None:
-    connection = sqlite3.connect(tmp_path / "work.db")
-    if paramstyle == "numeric":
-        # SQLite would call it ?1: so its statement is looked at.
-        seen: list[Any] = []
-
-        class Cursor:
-            rowcount = 1
-
-            def execute(self, *statement: Any) -> None:
-                seen.append(statement)
-
-            def fetchone(self) -> None: ...
-
-        database = Database(Cursor(), "sqlite", paramstyle)
-        assert database.run("{resource} {fence}", "a", 1) == 1
-        assert seen == [(":1 :2", ("a", 1))]
-        return
+@pytest.mark.parametrize("paramstyle", ["qmark", "named"])
+def test_paramstyles(paramstyle: str, sqlite: Sqlite, resource: str) -> None:
+    connection = sqlite.connect()
     memlock.check_fence(connection, resource, 2, create=True, paramstyle=paramstyle)
     with pytest.raises(memlock.Fenced):
         memlock.check_fence(connection, resource, 1, paramstyle=paramstyle)
 
 
-def test_create_and_other_tables(tmp_path: Path, mariadb: MariaDb, postgres: Postgres) -> None:
-    connection = sqlite3.connect(tmp_path / "work.db")
+def test_the_numeric_paramstyle() -> None:
+    # SQLite would call it ?1: so its statement is looked at.
+    cursor = mock.Mock(rowcount=1)
+    assert Database(cursor, "sqlite", "numeric").run("{resource} {fence}", "a", 1) == 1
+    cursor.execute.assert_called_once_with(":1 :2", ("a", 1))
+
+
+def test_create_and_other_tables(sqlite: Sqlite, mariadb: MariaDb, postgres: Postgres) -> None:
+    connection = sqlite.connect()
     with pytest.raises(sqlite3.OperationalError, match="no such table"):
         memlock.check_fence(connection, "a", 1)
     memlock.check_fence(connection, "a", 1, create=True, table="main.mine")

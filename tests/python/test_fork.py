@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import signal
 import time
+from functools import partial
 
 import memlock
-import pytest
 from support import Child, Memcached, MemcachedText, eventually, quick_once, run, safe
 
 # Each program runs in a process of its own, because a test run has threads. `in_child` forks, runs
 # the body in the child, and prints what it gave, or its exception.
 PRELUDE = """
-import gc, multiprocessing, os, sys, threading
+import gc, logging, multiprocessing, os, pathlib, sys, threading, time
 import memlock
+from memlock._deferral import defer
 url, name = sys.argv[1:]
 client = memlock.connect(url)
 memlock.init(url)
@@ -24,6 +25,9 @@ def in_child(body):
     if pid == 0:
         try:
             print(body(), flush=True)
+        except memlock.NotHeld as error:
+            words = (name, url.partition("//")[2], "by the parent")
+            print("NotHeld", *(word in str(error) for word in words), flush=True)
         except BaseException as error:
             print(type(error).__name__, flush=True)
         finally:
@@ -33,30 +37,42 @@ def in_child(body):
 
 
 # What a child does that inherits a mutex, an acquisition of one permit of five, another one of two,
-# and the same by the bare functions; and its answer.
+# and the same by the bare functions; and its answer. A refusal is followed by whether it names the
+# lock, the server and the parent.
 BODIES = {
-    "mutex.release()": "NotHeld",
-    "mutex.extend()": "NotHeld",
-    "mutex.fence": "NotHeld",
+    "mutex.release()": "NotHeld True True True",
+    "mutex.extend()": "NotHeld True True True",
+    "mutex.fence": "NotHeld True True True",
     "mutex.remaining": "0.0",
     "mutex.locked()": "True",
     "mutex.owner().pid == os.getppid()": "True",
     "mutex.acquire(blocking=False)": "False",
-    "memlock.mutex_unlock(name + '-bare')": "NotHeld",
+    "memlock.mutex_unlock(name + '-bare')": "NotHeld True True False",
     "memlock.mutex_lock_nonblock(name + '-bare', 30)": "False",
-    "semaphore.release()": "NotHeld",
-    "semaphore.extend()": "NotHeld",
+    "semaphore.release()": "NotHeld True True True",
+    "semaphore.extend()": "NotHeld True True True",
     "semaphore.remaining": "0.0",
     "semaphore.available": "1",
     "'not held' in repr(semaphore)": "True",
     "{holder.pid for holder in semaphore.holders()} == {os.getppid()}": "True",
     "semaphore.acquire(permits=2, blocking=False)": "False",
     "semaphore.acquire() and semaphore.release() or semaphore.available": "1",
-    "permit.release()": "NotHeld",
-    "permit.extend()": "NotHeld",
+    "permit.release()": "NotHeld True True True",
+    "permit.extend()": "NotHeld True True True",
     "permit.remaining": "0.0",
-    "memlock.semaphore_release(name)": "NotHeld",
+    "memlock.semaphore_release(name)": "NotHeld True True False",
     "(counter.try_acquire(), counter.release())": "(True, 1)",
+    # What is renewed. No loss is reported in the child, except of its own.
+    "renewers(), renewed.is_held, renewed.lost, renewed.wait_lost(0.1)": "(0, False, None, None)",
+    "renewed.release()": "NotHeld True True True",
+    "renewed.check()": "NotHeld True True True",
+    "renewed_permit.is_held, renewed_permit.lost": "(False, None)",
+    "renewed_permit.release()": "NotHeld True True True",
+    "renewed_permit.check()": "NotHeld True True True",
+    "renewed_permit.extend()": "NotHeld True True True",
+    "report_of_its_own()": "(1, False, ['gone'], [])",
+    # What was left to the end of a transaction.
+    "deferred.release() or mutex.locked()": "True",
     # Garbage collection in the child leaves all of it alone.
     "forget()": "(True, 1)",
     # These keep what they get.
@@ -76,14 +92,34 @@ semaphore.acquire()
 permit = semaphore.permit(permits=2)
 memlock.semaphore_acquire(name, 30)
 counter.set_up(1)
+deferred = defer(mutex)
+logging.getLogger("memlock").setLevel(logging.CRITICAL)
+told = []
+renewed = client.mutex(name + "-renewed", renew=True, on_lost=told.append)
+renewed.acquire()
+renewed_permit = client.semaphore(name + "-renewed", 1, renew=True).permit()
+def renewers():
+    tasks = pathlib.Path("/proc/self/task").iterdir()
+    return sum("memlock-renewer" in (task / "comm").read_text() for task in tasks)
+def report_of_its_own():
+    its = []
+    own = client.mutex(name + "-own", renew=True, on_lost=its.append)
+    own.acquire()
+    own.force_unlock(own.owner().token)
+    found = renewers(), own.check()
+    while not its:
+        time.sleep(0.001)
+    return *found, its, told
 def forget():
-    global mutex, semaphore, permit
-    del mutex, semaphore, permit
+    global mutex, semaphore, permit, deferred
+    del mutex, semaphore, permit, deferred
     gc.collect()
     return client.mutex(name).locked(), client.semaphore(name).available
 for body in iter(sys.stdin.readline, "end\\n"):
     in_child(lambda: eval(body))
+assert client.mutex(name).locked() and renewed.check() and renewed_permit.check() and not told
 mutex.release()
+deferred.release()
 memlock.mutex_unlock(name + "-bare")
 semaphore.release()
 permit.release()
@@ -219,31 +255,23 @@ print(counter.value, [worker.exitcode for worker in workers], mutex.locked())
     assert line == "200 [0, 0, 0, 0] False"
 
 
-# How the program waits, how it gives back what it got, and whose queue it stands in.
-WAITS = {
-    "mutex": ("mutex.acquire()", "mutex.release()", "lock:"),
-    "mutex with a timeout": ("mutex.acquire(timeout=60)", "mutex.release()", "lock:"),
-    "bare mutex": ("memlock.mutex_lock(name, 30)", "memlock.mutex_unlock(name)", "lock:"),
-    "semaphore": ("semaphore.acquire()", "semaphore.release()", "semaphore:"),
-    "semaphore with a timeout": (
-        "semaphore.acquire(timeout=60)",
-        "semaphore.release()",
-        "semaphore:",
-    ),
-    "bare semaphore": (
-        "memlock.semaphore_acquire(name, 30)",
-        "memlock.semaphore_release(name)",
-        "semaphore:",
-    ),
-    "counter": ("counter.acquire(priority=0)", "counter.release()", ""),
-}
+# How the program waits, how it gives back what it got, and in which queue it stands.
+WAITS = [
+    ("mutex.acquire()", "mutex.release()", "lock:"),
+    ("mutex.acquire(timeout=60)", "mutex.release()", "lock:"),
+    ("memlock.mutex_lock(name, 30)", "memlock.mutex_unlock(name)", "lock:"),
+    ("semaphore.acquire()", "semaphore.release()", "semaphore:"),
+    ("semaphore.acquire(timeout=60)", "semaphore.release()", "semaphore:"),
+    ("memlock.semaphore_acquire(name, 30)", "memlock.semaphore_release(name)", "semaphore:"),
+    ("counter.acquire(priority=0)", "counter.release()", ""),
+]
 
 # Its signal handler forks while it waits. A child ends as any program does. Each line is one write,
 # because the child and its parent use the same pipe.
 FORKING = """
 import os, signal, sys, time
 import memlock
-url, name, blocks, gives_back = sys.argv[1:]
+url, name = sys.argv[1:]
 client = memlock.connect(url)
 memlock.init(url)
 mutex, semaphore, counter = client.mutex(name), client.semaphore(name), client.counter(name)
@@ -257,7 +285,8 @@ def fork(*_):
     else:
         say("forked")
 signal.signal(signal.SIGUSR1, fork)
-for _ in sys.stdin:
+for line in sys.stdin:
+    blocks, gives_back = line.split(" then ")
     try:
         say("blocking")
         answer = eval(blocks)
@@ -276,19 +305,13 @@ for _ in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("way", WAITS.values(), ids=WAITS.keys())
 def test_a_child_of_a_signal_handler_does_not_wait_on_and_its_parent_is_woken_at_once(
-    server: Memcached,
-    client: memlock.Client,
-    plain: MemcachedText,
-    name: str,
-    way: tuple[str, str, str],
+    server: Memcached, client: memlock.Client, plain: MemcachedText, name: str
 ) -> None:
-    blocks, gives_back, kind = way
     mutex, semaphore, counter = client.mutex(name), client.semaphore(name, 1), client.counter(name)
     counter.set_up(1)
     said: dict[str, list[str]] = {}
-    with Child(FORKING, server.url, name, blocks, gives_back) as program:
+    with Child(FORKING, server.url, name) as program:
 
         def reads(word: str) -> list[str]:
             while word not in said:
@@ -296,11 +319,11 @@ def test_a_child_of_a_signal_handler_does_not_wait_on_and_its_parent_is_woken_at
                 said[first] = rest
             return said.pop(word)
 
-        def takes(is_early: bool) -> float:
-            assert mutex.acquire(blocking=False)
-            assert semaphore.acquire(blocking=False)
-            assert counter.try_acquire()
-            program.says("block")
+        def takes(way: tuple[str, str, str], is_early: bool) -> float:
+            blocks, gives_back, kind = way
+            for one in (mutex, semaphore, counter):
+                assert one.acquire(timeout=0)
+            program.says(f"{blocks} then {gives_back}")
             reads("blocking")
             eventually(lambda: len(plain.queue(name, kind)) == 1)
             program.signal(signal.SIGUSR1)
@@ -310,15 +333,14 @@ def test_a_child_of_a_signal_handler_does_not_wait_on_and_its_parent_is_woken_at
                 ended, *child = reads("child")
                 assert len(plain.queue(name, kind)) == 1, "the parent has lost its place"
             released = time.monotonic()
-            mutex.release()
-            semaphore.release()
-            counter.release()
+            for one in (mutex, semaphore, counter):
+                one.release()
             if is_early:
                 ended, *child = reads("child")
             child_took = float(ended) - forked
-            assert child == ["interrupted", "True"]
+            assert child == ["interrupted", "True"], way
             ended, answer, code = reads("parent")
-            assert answer in ("True", "None")
+            assert answer in ("True", "None"), way
             assert code == "7"
             reads("done")
             assert plain.queue(name, kind) == []
@@ -326,5 +348,6 @@ def test_a_child_of_a_signal_handler_does_not_wait_on_and_its_parent_is_woken_at
 
         # The parent is woken while the child returns from the handler, or once it has ended.
         # Neither waits until a waiter asks the server by itself, after 0.85 s at the earliest.
-        for is_early in [True, False]:
-            quick_once(lambda is_early=is_early: takes(is_early), 0.6)
+        for way in WAITS:
+            for is_early in [True, False]:
+                quick_once(partial(takes, way, is_early), 0.6)

@@ -6,7 +6,7 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from typing import Any
 
 import memlock
@@ -21,13 +21,9 @@ from support import PATIENCE, answered
 class Store:
     """A database with the locks in it, and connections to it, which are closed at the end."""
 
-    def __init__(self, database: Postgres | MariaDb) -> None:
-        self.database, self.url, self.engine_url = database, database.store_url, database.url
-        self.opened: list[Any] = []
-
-    def connect(self, **options: Any) -> Any:
-        self.opened.append(self.database.connect(**options))
-        return self.opened[-1]
+    def __init__(self, database: Postgres | MariaDb, opened: Callable[[Any], Any]) -> None:
+        self.url, self.engine_url = database.store_url, database.url
+        self.connect = lambda **options: opened(database.connect(**options))
 
     def mutexes(self, name: str) -> tuple[memlock.Mutex, memlock.Mutex]:
         """The same lock, of two clients."""
@@ -35,11 +31,8 @@ class Store:
 
 
 @pytest.fixture(params=["postgres", "mariadb"])
-def store(request: pytest.FixtureRequest) -> Iterator[Store]:
-    store = Store(request.getfixturevalue(request.param))
-    yield store
-    for connection in store.opened:
-        connection.close()
+def store(request: pytest.FixtureRequest, opened: Callable[[Any], Any]) -> Store:
+    return Store(request.getfixturevalue(request.param), opened)
 
 
 @pytest.fixture
@@ -49,11 +42,6 @@ def table(store: Store, name: str) -> str:
     connection.cursor().execute(f"CREATE TABLE {table} (n int)")
     connection.commit()
     return table
-
-
-def hold(mutex: memlock.Mutex) -> memlock.Mutex:
-    assert mutex.acquire()
-    return mutex
 
 
 def rows(store: Store, table: str) -> int:
@@ -137,7 +125,8 @@ def test_a_connection_that_is_used_for_long_keeps_no_releases(
 def test_nobody_else_is_granted_it_before_the_end(store: Store, name: str) -> None:
     url = f"{store.url}{'&' if '?' in store.url else '?'}io_timeout=300ms"
     connection, other = store.connect(), memlock.connect(url).mutex(name)
-    mutex = answered(lambda: hold(memlock.connect(store.url).mutex(name, lease=1)))
+    mutex = memlock.connect(store.url).mutex(name, lease=1)
+    assert answered(mutex.acquire)
     release = mutex.release_in(connection)
     # Beyond its lease.
     end = time.monotonic() + 1.5

@@ -18,7 +18,7 @@ import pytest
 from databases import Postgres
 from django.db import DatabaseError, connections, transaction
 from memlock.django import release_on_commit
-from support import Witness, safe, together
+from support import Unwanted, Witness, safe, together
 
 DATABASES = ["postgres", "sqlite"]
 
@@ -44,11 +44,6 @@ def using(request: pytest.FixtureRequest) -> Iterator[str]:
     connections[request.param].close()
 
 
-@pytest.fixture
-def mutex(client: memlock.Client, name: str) -> memlock.Mutex:
-    return client.mutex(name)
-
-
 def execute(using: str, statement: str) -> Any:
     with connections[using].cursor() as cursor:
         cursor.execute(statement)
@@ -63,10 +58,6 @@ def hold(mutex: memlock.Mutex, using: str | None = None) -> None:
     """Leaves its release to the transaction."""
     with mutex:
         release_on_commit(mutex, using)
-
-
-class Unwanted(Exception):  # noqa: N818
-    """What a body raises."""
 
 
 def test_the_commit_comes_before_the_release(using: str, mutex: memlock.Mutex) -> None:
@@ -187,16 +178,6 @@ def test_a_transaction_that_is_closed(using: str, mutex: memlock.Mutex) -> None:
     assert not mutex.locked()
 
 
-def test_a_hook_that_raises(using: str, mutex: memlock.Mutex) -> None:
-    def raise_unwanted() -> None:
-        raise Unwanted
-
-    with pytest.raises(Unwanted), transaction.atomic(using):
-        transaction.on_commit(raise_unwanted, using)
-        hold(mutex, using)
-    assert not mutex.locked()
-
-
 def test_a_commit_that_fails(postgres: Postgres, mutex: memlock.Mutex) -> None:
     late = "CREATE TABLE IF NOT EXISTS late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)"
     execute("postgres", late)
@@ -277,13 +258,3 @@ def test_the_fence_guard(using: str, name: str) -> None:
     # The proxy of django.db, too.
     with transaction.atomic():
         memlock.check_fence(django.db.connection, name, 2, create=True)
-
-
-def test_two_databases(mutex: memlock.Mutex) -> None:
-    """The end of a transaction of one database does not release what another one's will."""
-    with transaction.atomic("postgres"):
-        with transaction.atomic("sqlite"), mutex:
-            release_on_commit(mutex, "sqlite")
-            release_on_commit(mutex, "postgres")
-        assert mutex.locked()
-    assert not mutex.locked()

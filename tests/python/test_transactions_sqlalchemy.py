@@ -12,7 +12,7 @@ from typing import Any
 import memlock
 import psycopg
 import pytest
-from databases import Postgres
+from databases import Postgres, Sqlite
 from memlock.sqlalchemy import release_on_commit
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, IntegrityError
@@ -22,28 +22,22 @@ from sqlalchemy.ext.asyncio import (
     async_sessionmaker,
     create_async_engine,
 )
-from sqlalchemy.orm import Session, scoped_session, sessionmaker
-from support import Witness, run
+from sqlalchemy.orm import Session
+from support import Unwanted, Witness, run
 
 
 @pytest.fixture(scope="module", params=["postgres", "sqlite"])
 def engine(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Engine]:
-    path = tmp_path_factory.mktemp("sqlalchemy") / "work.db"
-    with_server = request.param == "postgres"
-    server = request.getfixturevalue("postgres") if with_server else None
-    engine = create_engine(server.url if server else f"sqlite:///{path}")
+    is_sqlite, get = request.param == "sqlite", request.getfixturevalue
+    database = Sqlite(tmp_path_factory.mktemp("sqlalchemy")) if is_sqlite else get("postgres")
+    engine = create_engine(database.url)
     with engine.begin() as connection:
         connection.execute(text("DROP TABLE IF EXISTS work"))
         connection.execute(text("CREATE TABLE work (n int)"))
     yield engine
     engine.dispose()
-
-
-@pytest.fixture
-def mutex(client: memlock.Client, name: str) -> memlock.Mutex:
-    return client.mutex(name)
 
 
 WRITE = text("INSERT INTO work VALUES (1)")
@@ -53,10 +47,6 @@ def hold(mutex: memlock.Mutex, work: Any) -> None:
     """Leaves its release to the transaction of a session or a connection."""
     with mutex:
         release_on_commit(mutex, work)
-
-
-class Unwanted(Exception):  # noqa: N818
-    """What a body raises."""
 
 
 def test_the_commit_comes_before_the_release(engine: Engine) -> None:
@@ -252,16 +242,6 @@ def test_a_transaction_that_is_forgotten(engine: Engine, mutex: memlock.Mutex) -
         del work
         gc.collect()
         assert not mutex.locked()
-
-
-def test_scoped_sessions(engine: Engine, mutex: memlock.Mutex) -> None:
-    scoped = scoped_session(sessionmaker(engine))
-    hold(mutex, scoped)
-    scoped.execute(WRITE)
-    assert mutex.locked()
-    scoped.commit()
-    assert not mutex.locked()
-    scoped.remove()
 
 
 def test_asynchronous_sessions_and_connections(tmp_path: Path, mutex: memlock.Mutex) -> None:

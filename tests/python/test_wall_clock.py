@@ -44,12 +44,6 @@ print("released", flush=True)
 """
 
 
-def preload() -> str:
-    found = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
-    assert found, "libfaketime is not installed (packaging/need faketime)"
-    return found[0]
-
-
 @pytest.mark.parametrize("store", ["server", "sqlite", "postgres", "mariadb"])
 def test_a_stepped_wall_clock_changes_nothing(
     store: str,
@@ -58,14 +52,13 @@ def test_a_stepped_wall_clock_changes_nothing(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if store == "sqlite":
-        url = f"sqlite://{tmp_path}/locks.db"
-    else:
-        place = request.getfixturevalue(store)
-        url = place.url if store == "server" else place.store_url
+    place = request.getfixturevalue(store)
+    url = place.url if store == "server" else place.store_url
     stamp = tmp_path / "stamp"
     stamp.write_text("+0")
-    monkeypatch.setenv("LD_PRELOAD", preload())
+    found = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
+    assert found, "libfaketime is not installed (packaging/need faketime)"
+    monkeypatch.setenv("LD_PRELOAD", found[0])
     monkeypatch.setenv("FAKETIME_TIMESTAMP_FILE", str(stamp))
     monkeypatch.setenv("FAKETIME_NO_CACHE", "1")
     monkeypatch.setenv("FAKETIME_DONT_FAKE_MONOTONIC", "1")
