@@ -93,7 +93,8 @@ class Postgres(Database):
     def __init__(self) -> None:
         super().__init__()
         place = f"test@127.0.0.1:{self.port}/postgres"
-        self.store_url, self.url = f"postgresql://{place}", f"postgresql+psycopg://{place}"
+        self.store_url = f"postgresql://{place}?io_timeout=20s"
+        self.url = f"postgresql+psycopg://{place}"
         self.dsn = f"host=127.0.0.1 port={self.port} user=test dbname=postgres connect_timeout=5"
         self.for_django = {
             "ENGINE": "django.db.backends.postgresql",
@@ -128,7 +129,7 @@ class MariaDb(Database):
     def __init__(self) -> None:
         super().__init__()
         self.socket = str(self.folder / "socket")
-        self.store_url = f"mysql://root@localhost/work?socket={self.socket}"
+        self.store_url = f"mysql://root@localhost/work?socket={self.socket}&io_timeout=20s"
         self.url = f"mysql+pymysql://root@localhost/work?unix_socket={self.socket}"
         data = f"--datadir={self.folder / 'data'}"
         shared = ["--no-defaults", data, "--innodb-log-file-size=8M"]

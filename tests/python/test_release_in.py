@@ -123,7 +123,7 @@ def test_a_connection_that_is_used_for_long_keeps_no_releases(
 
 
 def test_nobody_else_is_granted_it_before_the_end(store: Store, name: str) -> None:
-    url = f"{store.url}{'&' if '?' in store.url else '?'}io_timeout=300ms"
+    url = store.url.replace("io_timeout=20s", "io_timeout=300ms")
     connection, other = store.connect(), memlock.connect(url).mutex(name)
     mutex = memlock.connect(store.url).mutex(name, lease=1)
     assert answered(mutex.acquire)
