@@ -1,5 +1,6 @@
 //! Processes that are killed, stopped, or ended by hand.
 
+use std::io;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -9,7 +10,7 @@ use memlock_core::name::Keyspace;
 use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Version, schemes};
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::assert_safe;
-use memlock_tests::launch::{START_LIMIT, poll_until, run};
+use memlock_tests::launch::{START_LIMIT, poll_until, run, until};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 use memlock_tests::url;
@@ -57,6 +58,12 @@ fn a_killed_session_loses_what_is_not_logged_and_nothing_else() {
         let session: i32 = session.parse().unwrap();
         // SAFETY: it is a session of the server that this test has started.
         assert_eq!(unsafe { libc::kill(session, libc::SIGKILL) }, 0);
+        // It is a zombie until the postmaster has seen its end, which ends all other sessions.
+        until("the postmaster has seen its end", || {
+            // SAFETY: signal 0 only asks whether the process is there.
+            let is_there = unsafe { libc::kill(session, 0) } == 0;
+            !is_there && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+        });
         let answers = || server.try_sql("SELECT pg_postmaster_start_time()").ok();
         assert_eq!(poll_until(START_LIMIT, answers), Some(began));
         if durable {

@@ -208,8 +208,9 @@ fn another_isolation_is_refused_behind_a_pooler() {
         "ALTER ROLE {} SET default_transaction_isolation = 'serializable'",
         place.name
     ));
-    // Sessions of before are not of this kind.
+    // Sessions of before are not of this kind, and go on for a moment.
     place.end_sessions();
+    place.until(&place.sessions(), "0");
     let refused = poll_until(PATIENCE, || {
         let error = bouncer.client("").mutex("m", LEASE).unwrap().try_lock().unwrap_err();
         (error.kind() == ErrorKind::Config).then_some(error)
