@@ -3,11 +3,9 @@
 //! promises. Beside that, no lock may be free while there are waiters, or be held on the server by
 //! a process that is not inside.
 //!
-//! `MEMLOCK_CHURN_SECONDS` makes it shorter, for a quick look. With `--nocapture` it shows its
-//! figures.
+//! `MEMLOCK_CHURN_SECONDS` makes it shorter, for a quick look.
 
-use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +17,7 @@ use memlock_core::lease::MIN_LEASE;
 use memlock_core::wait::entries;
 use memlock_core::{Client, OwnerRecord};
 use memlock_tests::chance::Chance;
+use memlock_tests::launch::spawn;
 use memlock_tests::safety::MARKER;
 use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::{Marks, Stopwatch};
@@ -34,8 +33,6 @@ mod forged;
 mod history;
 #[path = "../support/churn/keys.rs"]
 mod keys;
-#[path = "../support/churn/summary.rs"]
-mod summary;
 
 /// How long the processes may take to end once they are asked to: a killed holder's lease and an
 /// inspection by every waiter without a wake-up.
@@ -124,26 +121,14 @@ impl<'a> Crowd<'a> {
 
     fn start(&mut self) {
         let number = self.processes.len();
-        let parent = libc::pid_t::try_from(std::process::id()).unwrap();
-        let unreachable = self.chance.below(10) == 0;
-        let listener = if unreachable { "?notify=off" } else { "" };
+        // Some cannot be woken.
+        let listener = if self.chance.below(10) == 0 { "?notify=off" } else { "" };
         let mut command = Command::new(env!("CARGO_BIN_EXE_churner"));
         command.arg(format!("{}/{listener}", self.server.url())).arg(self.file(number));
         command.arg(self.chance.number().to_string()).stdin(Stdio::piped());
-        // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe. The
-        // thread that forks is the test's own, so the child is killed when the test is over.
-        unsafe {
-            command.pre_exec(move || {
-                if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                    return Err(io::Error::last_os_error());
-                }
-                // The parent may have died before the signal was asked for.
-                if libc::getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
-            });
-        }
         let began = now();
-        let child = command.spawn().unwrap();
-        self.processes.push(Process { pid: child.id(), began, unreachable, killed: None });
+        let child = spawn(command).unwrap();
+        self.processes.push(Process { pid: child.id(), began, killed: None });
         self.members.push(Member { number, child });
     }
 
@@ -208,7 +193,7 @@ impl<'a> Crowd<'a> {
         let calls = calls.collect();
         let history = History { processes: self.processes, calls, sights, marks, end };
         let findings = checks::check(&history);
-        println!("\n{}", summary::of(&history, &findings));
+        println!("{} processes, {} calls", history.processes.len(), history.calls.len());
         let folder = self.folder.display();
         let mut violations: Vec<String> = stuck.into_iter().chain(findings.violations).collect();
         // Breaches of safety first: the runner has to see them.

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::RawFd;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use memlock_tests::cable;
 use memlock_tests::chance::Chance;
 use memlock_tests::history::{Reader, Span};
+use memlock_tests::launch::{self, spawn};
 
 use crate::{Failure, now};
 
@@ -117,8 +117,8 @@ impl ClientProcess {
         if let Some(namespace) = way.namespace {
             cable::enter(&mut command, namespace);
         }
-        die_with_us(&mut command)?;
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
+        command.stdin(Stdio::piped()).stdout(Stdio::null());
+        let child = spawn(command)?;
         self.readers.push(Reader::new(number, history.clone()));
         self.members.push(Member { number, kind, way: way.clone(), child, history, stopped: None });
         Ok(())
@@ -281,7 +281,7 @@ impl ClientProcess {
                     self.misdeeds
                         .push(format!("{who} was asked to end, and did not in {END_LIMIT:?}"));
                     self.deaths.insert(member.number, now());
-                    end_now(&mut member.child);
+                    launch::end(&mut member.child);
                 }
             }
         }
@@ -291,14 +291,8 @@ impl ClientProcess {
 
 impl Drop for ClientProcess {
     fn drop(&mut self) {
-        self.members.iter_mut().for_each(|member| end_now(&mut member.child));
+        self.members.iter_mut().for_each(|member| launch::end(&mut member.child));
     }
-}
-
-/// Kills and buries. Both fail only when it is gone already.
-fn end_now(child: &mut Child) {
-    let _ = child.kill();
-    let _ = child.wait();
 }
 
 fn signal(child: &Child, signal: libc::c_int) -> Result<(), Failure> {
@@ -308,21 +302,4 @@ fn signal(child: &Child, signal: libc::c_int) -> Result<(), Failure> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error().into()),
     }
-}
-
-/// The thread that starts a client is the program's first, so the kernel's signal comes when the
-/// program ends.
-fn die_with_us(command: &mut Command) -> Result<(), Failure> {
-    let parent = libc::pid_t::try_from(std::process::id())?;
-    // SAFETY: between fork and exec only prctl and getppid run, both async-signal-safe.
-    unsafe {
-        command.pre_exec(move || {
-            if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(io::Error::last_os_error());
-            }
-            // The parent may have died before the signal was asked for.
-            if libc::getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
-        });
-    }
-    Ok(())
 }

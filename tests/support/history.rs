@@ -22,14 +22,17 @@
 //!
 //! - [`Call`]: one call with its result.
 //! - [`Reader`], [`Writer`]: from and to the file.
+//! - [`Forged`]: made up.
 //! - [`answer`]: the numbers of the answers.
 
 pub use call::{Call, Done, Op, Span, Who, by_thread};
+pub use forged::Forged;
 pub use reader::Reader;
 pub use writer::Writer;
 
 pub mod answer;
 mod call;
+mod forged;
 mod reader;
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::*;
-use crate::history::{Reader, Span};
+use crate::history::{Forged, Span};
 use crate::safety::MARKER;
 
 mod semaphores;
@@ -13,40 +13,11 @@ mod waits;
 const SEMAPHORES: [Semaphore; 2] =
     [Semaphore { name: "p0", permits: 2, most: 1 }, Semaphore { name: "p1", permits: 4, most: 3 }];
 
-/// Milliseconds after the beginning, in nanoseconds.
-fn ns(ms: u64) -> u64 {
-    ms * 1_000_000
-}
-
-/// Writes a history for each process, and checks them. A line is `<ms> <rest>`, where the rest may
-/// name moments as `@ms`.
+/// Checks these histories, each of a process.
 fn verdict_of(histories: &[&str], facts: &Facts) -> Verdict {
-    let mut calls = Vec::new();
-    let folder = std::env::temp_dir().join(format!(
-        "memlock-forged-{}-{:?}",
-        std::process::id(),
-        std::thread::current().id()
-    ));
-    std::fs::create_dir_all(&folder).unwrap();
-    for (process, history) in histories.iter().enumerate() {
-        let file = folder.join(process.to_string());
-        let mut text = String::new();
-        for line in history.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let (at, rest) = line.split_once(' ').unwrap();
-            let words = rest.split(' ').map(|word| match word.strip_prefix('@') {
-                Some(ms) => ns(ms.parse().unwrap()).to_string(),
-                None => word.to_owned(),
-            });
-            let words: Vec<String> = words.collect();
-            text += &format!("{} 0 {}\n", ns(at.parse().unwrap()), words.join(" "));
-        }
-        std::fs::write(&file, text).unwrap();
-        let mut reader = Reader::new(process, file);
-        calls.extend(reader.read(Duration::MAX).unwrap());
-        calls.extend(reader.open().cloned());
-    }
-    std::fs::remove_dir_all(&folder).unwrap();
-    check(&calls, facts)
+    let processes = histories.iter().enumerate();
+    let calls = processes.flat_map(|(process, history)| Forged::of(history).calls(process));
+    check(&calls.collect::<Vec<_>>(), facts)
 }
 
 fn facts() -> Facts {
@@ -218,6 +189,7 @@ fn an_early_loss_is_found() {
     finds_nothing(&verdict);
     assert_eq!(verdict.losses.len(), 1);
     finds(&verdict_of(&[lost], &lossy(600, 601)), "lost before its deadline");
+    finds_nothing(&verdict_of(&[&lost.replace("@1010", "@502")], &facts()));
 }
 
 #[test]
@@ -276,6 +248,8 @@ fn answers_that_cannot_be_are_found() {
     finds(&verdict_of(&[early], &facts()), "timed out before its time");
     let failed = "10 call unlock m0 0 0\n11 done -3 0 0 no answer";
     finds(&verdict_of(&[failed], &facts()), "a failure, and nothing was wrong");
+    let not_held = HOLDER.replace("502 done 0", "502 done 5");
+    finds(&verdict_of(&[&not_held], &facts()), "an answer that this call cannot have");
 }
 
 const FIRST: &str = "

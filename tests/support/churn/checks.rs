@@ -31,8 +31,6 @@ pub(crate) struct Findings {
     pub(crate) violations: Vec<String>,
     /// When locks were free while they had waiters, the longest first.
     pub(crate) free: Vec<Stretch>,
-    /// When the server had a holder that was not inside, the longest first.
-    pub(crate) absent: Vec<Stretch>,
 }
 
 /// Looks for everything that may not be.
@@ -40,15 +38,16 @@ pub(crate) fn check(history: &History) -> Findings {
     let safety = check::check(&history.calls, &history.facts());
     let violations = [safety.violations, safety.hung].concat();
     let mut findings = Findings { violations, ..Findings::default() };
+    let mut absent = Vec::new();
     let waits = history.waits();
     for key in 0..KEYS {
         let waits: Vec<&Waited<'_>> = waits.iter().filter(|waited| waited.key == key).collect();
         findings.free.extend(free_while_waited_for(history, key, &waits));
-        findings.absent.extend(held_by_nobody(history, key, &waits));
+        absent.extend(held_by_nobody(history, key, &waits));
     }
     for (stretches, most, what) in [
         (&mut findings.free, BOUND, "free while somebody waited"),
-        (&mut findings.absent, MOST_ABSENT, "held by a living process that was not inside"),
+        (&mut absent, MOST_ABSENT, "held by a living process that was not inside"),
     ] {
         stretches.sort_by_key(|stretch| std::cmp::Reverse(stretch.length));
         let counted = |of: &Stretch| history.marks.between(of.began, of.began + of.length);

@@ -19,8 +19,6 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     /// Just before it was started.
     pub(crate) began: Duration,
-    /// It cannot be woken.
-    pub(crate) unreachable: bool,
     /// When it was killed: from the moment when the signal was about to be sent until it was gone.
     pub(crate) killed: Option<(Duration, Duration)>,
 }
@@ -60,25 +58,6 @@ pub(crate) struct Waited<'a> {
     pub(crate) ended: Duration,
     /// What it was granted.
     pub(crate) hold: Option<HoldInterval<'a>>,
-}
-
-impl Waited<'_> {
-    /// Where to find it in the files.
-    pub(crate) fn whose(&self) -> String {
-        let Call { who, began, .. } = self.call;
-        let (process, thread, key) = (who.process, who.thread, self.key);
-        format!("process {process} thread {thread} on key {key} from {began:?}")
-    }
-
-    /// How long it lasted.
-    pub(crate) fn length(&self) -> Duration {
-        self.ended - self.call.began
-    }
-}
-
-/// When a holder was about to unlock, if it got so far.
-pub(crate) fn leaving(hold: &HoldInterval<'_>) -> Option<Duration> {
-    hold.released.first().map(|release| release.began)
 }
 
 /// When a holder had unlocked, if it got so far.

@@ -1,41 +1,13 @@
 //! The reader and the writer agree, and what is no history is refused.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use memlock_core::{Error, ErrorKind};
 
 use super::*;
 
-/// A file of its own, removed when it is dropped.
-struct Forged(PathBuf);
-
-impl Forged {
-    fn new(name: &str) -> Forged {
-        let file = format!("memlock-history-{}-{name}", std::process::id());
-        Forged(std::env::temp_dir().join(file))
-    }
-
-    /// Its lines are `<ms> <rest>`.
-    fn with(name: &str, lines: &str) -> Forged {
-        let forged = Forged::new(name);
-        let lines = lines.lines().map(str::trim_start).map(|line| {
-            let (ms, rest) = line.split_once(' ').unwrap();
-            format!("{ms}000000 {rest}\n")
-        });
-        std::fs::write(&forged.0, lines.collect::<String>()).unwrap();
-        forged
-    }
-
-    fn reader(&self) -> Reader {
-        Reader::new(3, self.0.clone())
-    }
-}
-
-impl Drop for Forged {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
-    }
+fn reader(file: &Forged) -> Reader {
+    Reader::new(3, file.0.clone())
 }
 
 fn ms(ms: u64) -> Duration {
@@ -44,7 +16,7 @@ fn ms(ms: u64) -> Duration {
 
 #[test]
 fn what_is_written_is_read() {
-    let file = Forged::new("written");
+    let file = Forged::of("");
     let ops = [
         Op::Lock { lease: ms(1000), wait: Some(ms(50)) },
         Op::Lock { lease: ms(1001), wait: Some(Duration::ZERO) },
@@ -76,7 +48,7 @@ fn what_is_written_is_read() {
     }
     other.leave().unwrap();
     assert!(first.call(&Op::Inside, "").is_err());
-    let mut reader = file.reader();
+    let mut reader = reader(&file);
     let mut calls = reader.read(Duration::MAX).unwrap();
     assert!(reader.open().next().is_none() && !reader.is_cut_off());
     let inside = calls.pop().unwrap();
@@ -107,8 +79,8 @@ fn a_cancellation_is_of_the_wait_that_it_names() {
         21 0 cancel 10000000
         22 1 cancel 20000000
         30 0 done 2 0 0 ";
-    let file = Forged::with("cancelled", lines);
-    let mut reader = file.reader();
+    let file = Forged::of(lines);
+    let mut reader = reader(&file);
     let calls = reader.read(Duration::MAX).unwrap();
     let cancelled: Vec<_> = calls.iter().map(|call| call.cancelled).collect();
     assert_eq!(cancelled, [Some(ms(12)), None]);
@@ -119,10 +91,10 @@ fn a_cancellation_is_of_the_wait_that_it_names() {
 
 #[test]
 fn what_was_written_too_late_is_kept_for_the_next_reading() {
-    let file = Forged::with("late", "10 0 call unlock m0 0 0\n20 0 done 0 0 0 ");
+    let file = Forged::of("10 0 call unlock m0 0 0\n20 0 done 0 0 0 ");
     let text = std::fs::read_to_string(&file.0).unwrap();
     std::fs::write(&file.0, text + "30000000 0 call unl").unwrap();
-    let mut reader = file.reader();
+    let mut reader = reader(&file);
     assert!(reader.read(ms(15)).unwrap().is_empty());
     assert_eq!(reader.open().count(), 1);
     assert_eq!(reader.read(ms(30)).unwrap().len(), 1);
@@ -131,8 +103,8 @@ fn what_was_written_too_late_is_kept_for_the_next_reading() {
 
 #[test]
 fn a_history_that_ends_within_a_line_is_known() {
-    let file = Forged::with("cut-off", "10 0 call unlock m0 0 0");
-    let mut reader = file.reader();
+    let file = Forged::of("10 0 call unlock m0 0 0");
+    let mut reader = reader(&file);
     reader.read(Duration::MAX).unwrap();
     assert!(!reader.is_cut_off());
     let text = std::fs::read_to_string(&file.0).unwrap();
@@ -146,12 +118,14 @@ fn a_history_that_ends_within_a_line_is_known() {
 
 #[test]
 fn a_process_that_wrote_nothing_did_nothing() {
-    assert!(Forged::new("absent").reader().read(Duration::MAX).unwrap().is_empty());
+    let file = Forged::of("");
+    std::fs::remove_file(&file.0).unwrap();
+    assert!(reader(&file).read(Duration::MAX).unwrap().is_empty());
 }
 
 #[test]
 fn what_is_no_history_is_refused() {
-    for (number, lines) in [
+    for lines in [
         "10 0 lock m0",
         "10 0 call lock m0 1000",
         "10 0 call lock m0 - 1000",
@@ -168,11 +142,8 @@ fn what_is_no_history_is_refused() {
         "10 0 call unlock m0 0 0\n11 0 done 0 0",
         "10 0 enter\n11 0 done 0 0 0 ",
         "10 0 enter\n11 0 enter",
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let read = Forged::with(&format!("wrong-{number}"), lines).reader().read(Duration::MAX);
+    ] {
+        let read = reader(&Forged::of(lines)).read(Duration::MAX);
         assert!(read.is_err(), "{lines:?} was read as {read:?}");
     }
 }
