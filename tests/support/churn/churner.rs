@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::MIN_LEASE;
-use memlock_core::{Client, Mutex, Wait, Waited};
+use memlock_core::{Client, Error, Mutex, Wait, Waited};
 use memlock_tests::chance::Chance;
 use memlock_tests::history::{Op, Writer, answer};
 
@@ -104,7 +104,7 @@ impl Worker<'_> {
             Ok(other) => {
                 return Ok(self.history.done(answer::refusal(&other), 0, Duration::ZERO)?);
             }
-            Err(error) => return Ok(self.history.failed(&error, Duration::ZERO)?),
+            Err(error) => return self.failed(&error),
         };
         self.history.done(answer::OK, lock.fence(), lock.deadline().since_boot())?;
         let time = self.chance.millis(0, 5);
@@ -118,9 +118,14 @@ impl Worker<'_> {
         self.history.call(&Op::Unlock, name)?;
         match lock.unlock() {
             Ok(released) => self.history.done(answer::release(released), 0, Duration::ZERO)?,
-            Err(error) => self.history.failed(&error, Duration::ZERO)?,
+            Err(error) => self.failed(&error)?,
         }
         Ok(())
+    }
+
+    fn failed(&self, error: &Error) -> Result<(), Failure> {
+        let answer = error.kind().answer().code();
+        Ok(self.history.failed(answer, &error.to_string(), Duration::ZERO)?)
     }
 }
 

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use memlock_core::{Error, ErrorKind};
-
 use super::*;
 
 fn reader(file: &Forged) -> Reader {
@@ -32,7 +30,6 @@ fn what_is_written_is_read() {
     ];
     let first = Writer::open(&file.0).unwrap();
     let other = first.of_thread(2);
-    let error = Error::new(ErrorKind::Unreachable, "It is\ngone.");
     other.enter().unwrap();
     let mut began = Vec::new();
     for (number, op) in (0..).zip(&ops) {
@@ -42,7 +39,7 @@ fn what_is_written_is_read() {
         first.of_thread(2).cancel(at + ms(1)).unwrap();
         began.push(at);
         match op {
-            Op::Unlock => other.failed(&error, ms(9)).unwrap(),
+            Op::Unlock => other.failed(answer::UNREACHABLE, "It is\ngone.", ms(9)).unwrap(),
             _ => other.done(answer::LOST, number, ms(9)).unwrap(),
         }
     }

@@ -6,7 +6,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::Error;
 use memlock_core::clock::{Clock, SystemClock};
 
 use super::call::Op;
@@ -21,65 +20,43 @@ pub struct Writer {
 
 impl Writer {
     /// Appends to the history of this process, for its thread 0.
-    ///
-    /// # Errors
-    /// If the file cannot be opened.
     pub fn open(path: impl AsRef<Path>) -> io::Result<Writer> {
         let file = OpenOptions::new().create(true).append(true).open(path)?;
         Ok(Writer { file: Arc::new(file), thread: 0 })
     }
 
     /// The same history, for another thread.
-    #[must_use]
     pub fn of_thread(&self, thread: u64) -> Writer {
         Writer { file: Arc::clone(&self.file), thread }
     }
 
     /// A call is about to be made. Returns the moment that was written down.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn call(&self, op: &Op, name: &str) -> io::Result<Duration> {
         self.say(&format!("call {}", call(op, name)?))
     }
 
     /// The call has returned; see [`history`](super) for the two numbers.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn done(&self, answer: i32, first: u64, second: Duration) -> io::Result<()> {
         self.say(&format!("done {answer} {first} {} ", second.as_nanos())).map(drop)
     }
 
-    /// The call has failed.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn failed(&self, error: &Error, second: Duration) -> io::Result<()> {
-        let (answer, said) = (error.kind().answer().code(), error.to_string().replace('\n', " "));
+    /// The call has failed, with this sentence.
+    pub fn failed(&self, answer: i32, said: &str, second: Duration) -> io::Result<()> {
+        let said = said.replace('\n', " ");
         self.say(&format!("done {answer} 0 {} {said}", second.as_nanos())).map(drop)
     }
 
     /// The thread enters its critical section.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn enter(&self) -> io::Result<()> {
         self.say("enter").map(drop)
     }
 
     /// The thread leaves its critical section.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn leave(&self) -> io::Result<()> {
         self.say("leave").map(drop)
     }
 
     /// Another thread is about to cancel the wait of this thread that began at that moment.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
     pub fn cancel(&self, began: Duration) -> io::Result<()> {
         self.say(&format!("cancel {}", began.as_nanos())).map(drop)
     }
