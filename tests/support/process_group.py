@@ -1,4 +1,4 @@
-"""Running commands with a time limit, for `tests/run` and `tests/prove`."""
+"""Running commands with a time limit, for `tests/run`, `tests/prove` and `tests/repeat`."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ def run(
         )
         RUNNING.add(process)
         end = time.monotonic() + limit_s
-        while time.monotonic() < end:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                status = process.wait(1)
-                break
-            if watch and watch(said()):
-                break
-        end_group(process)
-        process.wait()
-        RUNNING.discard(process)
+        try:
+            while time.monotonic() < end:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    status = process.wait(1)
+                    break
+                if watch and watch(said()):
+                    break
+        finally:
+            end_group(process)
+            process.wait()
+            RUNNING.discard(process)
     return status, said()
 
 
