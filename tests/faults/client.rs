@@ -18,11 +18,10 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{Answer, Client, Error, Extension, Lock, Permit, Request, Wait, Waited};
+use memlock_core::{Answer, Client, Error, Lock, Permit, Request, Wait};
 use memlock_tests::chance::Chance;
 use memlock_tests::doors::{Door, For, Held, Language, List, No, PermitRequest};
-use memlock_tests::history::answer::{DUPLICATE, LOST, NOT_HELD, OK};
-use memlock_tests::history::{Op, Writer, answer};
+use memlock_tests::history::{Op, Writer};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -74,17 +73,23 @@ fn main() -> Result<(), Failure> {
 }
 
 /// An answer other than the one that was asked for, and its sentence.
-struct Refused(i32, String);
+struct Refused(Answer, String);
 
 impl From<Error> for Refused {
     fn from(error: Error) -> Refused {
-        Refused(error.kind().answer().code(), error.to_string())
+        Refused(error.kind().answer(), error.to_string())
+    }
+}
+
+impl From<Answer> for Refused {
+    fn from(answer: Answer) -> Refused {
+        Refused(answer, String::new())
     }
 }
 
 impl From<No> for Refused {
     fn from(no: No) -> Refused {
-        Refused(no.answer.code(), no.sentence)
+        Refused(no.answer, no.sentence)
     }
 }
 
@@ -109,31 +114,26 @@ impl Granted {
         }
     }
 
-    fn extend(&mut self, lease: Duration) -> Result<i32, Refused> {
-        let extension = match self {
-            Granted::Lock(lock) => lock.extend(lease)?,
-            Granted::Permit(permit) => permit.extend(lease)?,
+    fn extend(&mut self, lease: Duration) -> Result<Answer, Refused> {
+        Ok(match self {
+            Granted::Lock(lock) => lock.extend(lease)?.into(),
+            Granted::Permit(permit) => permit.extend(lease)?.into(),
             Granted::InC(held) => {
                 held.as_mut().expect("it is held").extend(lease)?;
-                Extension::Extended
+                Answer::Ok
             }
-        };
-        Ok(match extension {
-            Extension::Extended => OK,
-            Extension::Lost => LOST,
-            Extension::NotHeld => NOT_HELD,
         })
     }
 
-    fn release(&mut self) -> Result<i32, Refused> {
-        Ok(answer::release(match self {
-            Granted::Lock(lock) => lock.unlock()?,
-            Granted::Permit(permit) => permit.release()?,
+    fn release(&mut self) -> Result<Answer, Refused> {
+        Ok(match self {
+            Granted::Lock(lock) => lock.unlock()?.into(),
+            Granted::Permit(permit) => permit.release()?.into(),
             Granted::InC(held) => {
                 held.take().expect("it is held").release()?;
-                return Ok(OK);
+                Answer::Ok
             }
-        }))
+        })
     }
 
     fn abandon(self) {
@@ -180,12 +180,12 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn done(&self, answer: i32, first: u64, second: Duration) -> Result<(), Failure> {
+    fn done(&self, answer: Answer, first: u64, second: Duration) -> Result<(), Failure> {
         Ok(self.history.done(answer, first, second)?)
     }
 
     fn refused(&self, Refused(answer, said): Refused, second: Duration) -> Result<(), Failure> {
-        if answer >= 0 {
+        if answer.code() >= 0 {
             return self.done(answer, 0, second);
         }
         self.history.failed(answer, &said, second)?;
@@ -199,7 +199,7 @@ impl Worker<'_> {
         self.call(&Op::Lock { lease, wait: Some(wait) }, &name)?;
         match self.lock(&name, lease, wait) {
             Ok((fence, lock)) => {
-                self.done(OK, fence, self.believed(&lock))?;
+                self.done(Answer::Ok, fence, self.believed(&lock))?;
                 self.hold(&name, lock, lease)
             }
             Err(refused) => self.refused(refused, Duration::ZERO),
@@ -211,10 +211,8 @@ impl Worker<'_> {
             let held = self.door.lock(name.as_bytes(), lease, For::AtMost(wait))?;
             return Ok((held.fence(), Granted::InC(Some(held))));
         };
-        match client.mutex(name, lease)?.lock_with(&Wait::at_most(wait))? {
-            Waited::Done(lock) => Ok((lock.fence(), Granted::Lock(lock))),
-            other => Err(Refused(answer::refusal(&other), String::new())),
-        }
+        let lock = client.mutex(name, lease)?.lock_with(&Wait::at_most(wait))?.into_result()?;
+        Ok((lock.fence(), Granted::Lock(lock)))
     }
 
     fn lease_and_wait(&mut self) -> (Duration, Duration) {
@@ -251,8 +249,8 @@ impl Worker<'_> {
         let extended = granted.extend(lease);
         let until = self.believed(granted);
         match extended {
-            Ok(OK) => {
-                self.done(OK, 0, until)?;
+            Ok(Answer::Ok) => {
+                self.done(Answer::Ok, 0, until)?;
                 thread::sleep(Duration::from_millis(self.chance.below(200)));
                 Ok(())
             }
@@ -304,7 +302,7 @@ impl Worker<'_> {
         let ask = PermitRequest { permits, ..PermitRequest::at(priority) };
         match self.acquire(place, ask, lease, wait) {
             Ok(permit) => {
-                self.done(OK, permits.into(), self.believed(&permit))?;
+                self.done(Answer::Ok, permits.into(), self.believed(&permit))?;
                 self.use_permits(name, permit, lease)
             }
             Err(refused) => self.refused(refused, Duration::ZERO),
@@ -325,10 +323,9 @@ impl Worker<'_> {
         };
         let PermitRequest { permits, priority, .. } = ask;
         let request = Request { permits, priority, ..Request::default() };
-        match client.semaphore(name, size, lease)?.acquire_with(request, &Wait::at_most(wait))? {
-            Waited::Done(permit) => Ok(Granted::Permit(permit)),
-            other => Err(Refused(answer::refusal(&other), String::new())),
-        }
+        let semaphore = client.semaphore(name, size, lease)?;
+        let acquired = semaphore.acquire_with(request, &Wait::at_most(wait))?;
+        Ok(Granted::Permit(acquired.into_result()?))
     }
 
     fn use_permits(
@@ -368,7 +365,7 @@ impl Worker<'_> {
                 self.call(&Op::SetUp, &name)?;
                 match self.door.set_up_list(name.as_bytes(), SESSION_LIFE) {
                     Ok((answer, list)) => {
-                        self.done(answer.code(), 0, Duration::ZERO)?;
+                        self.done(answer, 0, Duration::ZERO)?;
                         list
                     }
                     Err(no) => return self.refused(no.into(), Duration::ZERO),
@@ -378,7 +375,11 @@ impl Worker<'_> {
         self.call(&Op::Insert { key }, &name)?;
         match list.insert(key.to_string().as_bytes()) {
             Ok((id, is_first)) => {
-                self.done(if is_first { OK } else { DUPLICATE }, id, Duration::ZERO)?;
+                self.done(
+                    if is_first { Answer::Ok } else { Answer::Duplicate },
+                    id,
+                    Duration::ZERO,
+                )?;
             }
             Err(no) if no.answer == Answer::NotFound => {
                 return self.refused(no.into(), Duration::ZERO);

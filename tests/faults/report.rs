@@ -1,7 +1,8 @@
 //! The table.
 
+use memlock_core::Answer;
 use memlock_tests::check::Verdict;
-use memlock_tests::history::{Call, Op, answer};
+use memlock_tests::history::{Call, Op};
 use memlock_tests::safety::MARKER;
 
 /// How many findings are shown of one round.
@@ -30,14 +31,14 @@ impl Tally {
             let Some(said) = call.answer().filter(|_| call.op != Op::Inside) else { continue };
             self.calls += 1;
             let count = match (&call.op, said) {
-                (Op::Lock { .. }, answer::OK) => &mut self.granted,
-                (Op::Acquire { .. }, answer::OK) => &mut self.permitted,
-                (_, answer::BUSY | answer::TIMED_OUT) => &mut self.refused,
-                (Op::Insert { .. }, answer::OK | answer::DUPLICATE) => &mut self.inserted,
-                (_, answer::LOST) => &mut self.lost,
-                (_, answer::UNREACHABLE) => &mut self.unreachable,
-                (_, answer::UNKNOWN) => &mut self.unknown,
-                (_, answer::PROTOCOL) => &mut self.protocol,
+                (Op::Lock { .. }, Answer::Ok) => &mut self.granted,
+                (Op::Acquire { .. }, Answer::Ok) => &mut self.permitted,
+                (_, Answer::Busy | Answer::TimedOut) => &mut self.refused,
+                (Op::Insert { .. }, Answer::Ok | Answer::Duplicate) => &mut self.inserted,
+                (_, Answer::Lost) => &mut self.lost,
+                (_, Answer::Unreachable) => &mut self.unreachable,
+                (_, Answer::Unknown) => &mut self.unknown,
+                (_, Answer::Protocol) => &mut self.protocol,
                 _ => continue,
             };
             *count += 1;

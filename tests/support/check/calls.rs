@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
+use memlock_core::Answer;
+
 use super::facts::Facts;
 use super::verdict::Verdict;
-use crate::history::{Call, Done, Op, Span, answer};
+use crate::history::{Call, Done, Op, Span};
 
 /// A grant that comes faster is counted from its request, and never by the server's TTL.
 const SLOW: Duration = Duration::from_millis(50);
@@ -37,7 +39,7 @@ fn ends_in_time(call: &Call, facts: &Facts, verdict: &mut Verdict) {
 
 /// What is wrong with the answer.
 fn wrong_answers(call: &Call, done: &Done, facts: &Facts) -> impl Iterator<Item = &'static str> {
-    let is_failure = done.answer < 0;
+    let is_failure = done.answer.code() < 0;
     let nothing_left = matches!(call.op, Op::Lock { .. }) && done.said.contains(NOTHING_LEFT);
     let was_slow = done.at >= call.began + SLOW;
     let excused = facts.slow_grants && nothing_left;
@@ -47,9 +49,9 @@ fn wrong_answers(call: &Call, done: &Done, facts: &Facts) -> impl Iterator<Item 
         (!is_possible(call, done), "an answer that this call cannot have"),
         (is_failure && facts.sound && !excused, "a failure, and nothing was wrong"),
         (nothing_left && !was_slow, "refused as too slow, and the grant was not slow"),
-        (done.answer == answer::TIMED_OUT && too_early(), "timed out before its time"),
+        (done.answer == Answer::TimedOut && too_early(), "timed out before its time"),
         (
-            done.answer == answer::INTERRUPTED && uncancelled(),
+            done.answer == Answer::Interrupted && uncancelled(),
             "interrupted, and nobody had cancelled it",
         ),
     ]
@@ -58,18 +60,18 @@ fn wrong_answers(call: &Call, done: &Done, facts: &Facts) -> impl Iterator<Item 
 }
 
 fn is_possible(call: &Call, done: &Done) -> bool {
-    let failures = [answer::UNREACHABLE, answer::UNKNOWN, answer::PROTOCOL];
+    let failures = [Answer::Unreachable, Answer::Unknown, Answer::Protocol];
     // A wait that is cancelled answers so, and does not fail.
-    let interrupted = done.answer == answer::INTERRUPTED && done.said.is_empty();
-    let proper: &[i32] = match call.op {
+    let interrupted = done.answer == Answer::Interrupted && done.said.is_empty();
+    let proper: &[Answer] = match call.op {
         Op::Lock { .. } | Op::Acquire { .. } if interrupted => return true,
         Op::Lock { wait: Some(Duration::ZERO), .. }
-        | Op::Acquire { wait: Some(Duration::ZERO), .. } => &[answer::OK, answer::BUSY],
-        Op::Lock { .. } | Op::Acquire { .. } => &[answer::OK, answer::TIMED_OUT],
-        Op::Release => &[answer::OK, answer::LOST, answer::NOT_HELD],
-        Op::Extend { .. } | Op::Unlock | Op::Prolong { .. } => &[answer::OK, answer::LOST],
-        Op::SetUp => &[answer::OK, answer::EXISTS],
-        Op::Insert { .. } => &[answer::OK, answer::DUPLICATE, answer::NOT_FOUND],
+        | Op::Acquire { wait: Some(Duration::ZERO), .. } => &[Answer::Ok, Answer::Busy],
+        Op::Lock { .. } | Op::Acquire { .. } => &[Answer::Ok, Answer::TimedOut],
+        Op::Release => &[Answer::Ok, Answer::Lost, Answer::NotHeld],
+        Op::Extend { .. } | Op::Unlock | Op::Prolong { .. } => &[Answer::Ok, Answer::Lost],
+        Op::SetUp => &[Answer::Ok, Answer::Exists],
+        Op::Insert { .. } => &[Answer::Ok, Answer::Duplicate, Answer::NotFound],
         Op::Inside => return true,
     };
     proper.contains(&done.answer) || failures.contains(&done.answer)

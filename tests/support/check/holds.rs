@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use crate::history::{Call, Op, answer};
+use memlock_core::Answer;
+
+use crate::history::{Call, Op};
 
 /// One acquisition of a mutex, from its grant to its end.
 #[derive(Debug)]
@@ -25,16 +27,14 @@ pub struct HoldInterval<'a> {
 
 impl HoldInterval<'_> {
     /// Until when no other client may be granted it.
-    #[must_use]
     pub fn until(&self) -> Duration {
-        let lost = self.extended.iter().find(|call| call.answer() == Some(answer::LOST));
+        let lost = self.extended.iter().find(|call| call.answer() == Some(Answer::Lost));
         let given_up = self.released.first().into_iter().chain(lost).map(|call| call.began).min();
         self.deadline.min(given_up.unwrap_or(Duration::MAX))
     }
 
     /// Whether it was held when the grant was known. A thread that slept from the grant until past
     /// its deadline got no wrong answer, and was never inside.
-    #[must_use]
     pub fn is_valid(&self) -> bool {
         self.granted < self.until()
     }
@@ -42,14 +42,13 @@ impl HoldInterval<'_> {
 
 /// Puts together what each thread did between a grant and its end. The calls are
 /// [`by_thread`](crate::history::by_thread).
-#[must_use]
 pub fn holds<'a>(calls: &[&'a Call]) -> Vec<HoldInterval<'a>> {
     let mut holds: Vec<HoldInterval<'a>> = Vec::new();
     for call in calls {
         // The first calls of a history may be cut off: then there is no hold to them.
         let last = holds.last_mut().filter(|hold| hold.lock.who == call.who);
         match (&call.op, &call.done, last) {
-            (Op::Lock { .. }, Some(done), _) if done.answer == answer::OK => {
+            (Op::Lock { .. }, Some(done), _) if done.answer == Answer::Ok => {
                 holds.push(HoldInterval {
                     lock: call,
                     granted: done.at,
@@ -63,7 +62,7 @@ pub fn holds<'a>(calls: &[&'a Call]) -> Vec<HoldInterval<'a>> {
             (Op::Extend { .. }, done, Some(hold)) => {
                 hold.extended.push(call);
                 // A lost one reports that nothing is left; when it was lost is checked elsewhere.
-                if let Some(done) = done.as_ref().filter(|done| done.answer != answer::LOST) {
+                if let Some(done) = done.as_ref().filter(|done| done.answer != Answer::Lost) {
                     hold.deadline = Duration::from_nanos(done.second);
                 }
             }

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use memlock_core::Answer;
+
 use super::facts::Facts;
 use super::verdict::Verdict;
-use crate::history::{Call, Op, Span, answer};
+use crate::history::{Call, Op, Span};
 
 /// A session between two losses of the server: its name, and how many losses came before.
 type Session<'a> = (&'a str, usize);
@@ -39,7 +41,7 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
 /// The id that an insert returned.
 fn definite(call: &Call) -> Option<u64> {
     let done = call.done.as_ref()?;
-    matches!(done.answer, answer::OK | answer::DUPLICATE).then_some(done.first)
+    matches!(done.answer, Answer::Ok | Answer::Duplicate).then_some(done.first)
 }
 
 /// All inserts of one key under one name of a session.
@@ -53,7 +55,7 @@ fn one_id_and_one_first(inserts: &[&Call], facts: &Facts, verdict: &mut Verdict)
     let in_doubt = inserts.iter().any(|call| {
         let settled = matches!(
             call.answer(),
-            Some(answer::OK | answer::DUPLICATE | answer::NOT_FOUND | answer::UNREACHABLE)
+            Some(Answer::Ok | Answer::Duplicate | Answer::NotFound | Answer::Unreachable)
         );
         !settled || call.began < facts.since || session(call, facts).is_none()
     });
@@ -61,7 +63,7 @@ fn one_id_and_one_first(inserts: &[&Call], facts: &Facts, verdict: &mut Verdict)
         if let Some(other) = told.iter().find(|(id, _)| *id != told[0].0 || *id == 0) {
             verdict.breach(format_args!("a key has two ids: {:?} and {other:?}", told[0]));
         }
-        let firsts = told.iter().filter(|(_, call)| call.answer() == Some(answer::OK)).count();
+        let firsts = told.iter().filter(|(_, call)| call.answer() == Some(Answer::Ok)).count();
         match firsts {
             0 if !in_doubt => {
                 verdict
@@ -81,14 +83,14 @@ fn sessions(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
     for call in calls {
         match (&call.op, call.answer()) {
             (Op::SetUp, said) => {
-                joined = Some(*call).filter(|_| matches!(said, Some(answer::OK | answer::EXISTS)));
+                joined = Some(*call).filter(|_| matches!(said, Some(Answer::Ok | Answer::Exists)));
                 let first = first_asked.entry(&call.name).or_insert(call.began);
                 *first = call.began.min(*first);
-                if let (Some(answer::OK), Some(session)) = (said, session(call, facts)) {
+                if let (Some(Answer::Ok), Some(session)) = (said, session(call, facts)) {
                     created.entry(session).or_default().push(call);
                 }
             }
-            (Op::Insert { .. }, Some(answer::NOT_FOUND)) => {
+            (Op::Insert { .. }, Some(Answer::NotFound)) => {
                 let own =
                     joined.filter(|joined| joined.who == call.who && joined.name == call.name);
                 let since = own.map(|joined| Span { from: joined.began, to: call.ended() });
@@ -100,7 +102,7 @@ fn sessions(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
         }
     }
     for call in
-        calls.iter().filter(|call| call.op == Op::SetUp && call.answer() == Some(answer::EXISTS))
+        calls.iter().filter(|call| call.op == Op::SetUp && call.answer() == Some(Answer::Exists))
     {
         if first_asked.get(call.name.as_str()).is_none_or(|first| *first >= call.began) {
             let others =

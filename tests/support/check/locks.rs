@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use memlock_core::Answer;
+
 use super::facts::Facts;
 use super::holds::{HoldInterval, holds};
 use super::losses;
 use super::verdict::Verdict;
-use crate::history::{Call, Op, Span, answer};
+use crate::history::{Call, Op, Span};
 
 /// From when on the server may have lost it, so that it is no fault of ours.
 fn may_be_lost_from(hold: &HoldInterval<'_>, facts: &Facts) -> Option<Duration> {
@@ -17,7 +19,7 @@ fn may_be_lost_from(hold: &HoldInterval<'_>, facts: &Facts) -> Option<Duration> 
 /// Until when it may stand on the server, for all that is known.
 fn gone_by(hold: &HoldInterval<'_>, facts: &Facts) -> Duration {
     let settled =
-        hold.released.iter().find(|call| matches!(call.answer(), Some(answer::OK | answer::LOST)));
+        hold.released.iter().find(|call| matches!(call.answer(), Some(Answer::Ok | Answer::Lost)));
     let stored = hold.extended.iter().copied().chain([hold.lock]);
     settled.map_or_else(
         || stored.map(|call| facts.kept_until(call)).max().unwrap_or(Duration::MAX),
@@ -128,7 +130,7 @@ fn told_truly(holds: &[HoldInterval<'_>], facts: &Facts, verdict: &mut Verdict) 
         );
         let Some(release) = hold.released.first() else { continue };
         let after = by_asking.partition_point(|other| other.lock.began < hold.granted);
-        if hold.released.last().and_then(|call| call.answer()) == Some(answer::OK)
+        if hold.released.last().and_then(|call| call.answer()) == Some(Answer::Ok)
             && let Some(other) = first_granted.get(after)
             && other.granted <= release.began
         {
@@ -156,16 +158,16 @@ fn refused_for_a_reason(
     let mut possible: Vec<(Span, *const Call)> = Vec::new();
     for call in locks.iter().copied() {
         let to = match call.answer() {
-            Some(answer::OK) => {
+            Some(Answer::Ok) => {
                 ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX)
             }
-            Some(answer::BUSY | answer::TIMED_OUT | answer::INTERRUPTED) => {
+            Some(Answer::Busy | Answer::TimedOut | Answer::Interrupted) => {
                 if !facts.may_have_been_next(call) {
                     continue;
                 }
                 call.ended()
             }
-            Some(answer::UNREACHABLE) => call.ended(),
+            Some(Answer::Unreachable) => call.ended(),
             _ => facts.kept_until(call),
         };
         possible.push((Span { from: call.began, to }, std::ptr::from_ref(call)));
@@ -178,8 +180,8 @@ fn refused_for_a_reason(
     let calm = facts.deaths.is_empty() && facts.stops.is_empty();
     for call in locks {
         let looked_at = match call.answer() {
-            Some(answer::BUSY) => true,
-            Some(answer::TIMED_OUT) => calm,
+            Some(Answer::Busy) => true,
+            Some(Answer::TimedOut) => calm,
             _ => false,
         };
         let before = possible.partition_point(|(span, _)| span.from <= call.ended());

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use memlock_core::Answer;
+
 use super::facts::{Facts, Semaphore};
 use super::losses;
 use super::verdict::Verdict;
-use crate::history::{Call, Op, answer};
+use crate::history::{Call, Op};
 
 /// For how long newcomers let a waiter for several permits go first after its last word: five of
 /// the server's seconds.
@@ -27,7 +29,7 @@ struct Holding<'a> {
 impl Holding<'_> {
     /// Until when it counts.
     fn until(&self) -> Duration {
-        let lost = self.extended.iter().find(|call| call.answer() == Some(answer::LOST));
+        let lost = self.extended.iter().find(|call| call.answer() == Some(Answer::Lost));
         let given_up = self.released.first().into_iter().chain(lost).map(|call| call.began).min();
         self.deadline.min(given_up.unwrap_or(Duration::MAX))
     }
@@ -41,7 +43,7 @@ impl Holding<'_> {
         let settled = self
             .released
             .iter()
-            .find(|call| matches!(call.answer(), Some(answer::OK | answer::LOST)));
+            .find(|call| matches!(call.answer(), Some(Answer::Ok | Answer::Lost)));
         let stored = self.extended.iter().copied().chain([self.acquired]);
         settled.map_or_else(
             || stored.map(|call| facts.kept_until(call)).max().unwrap_or(Duration::MAX),
@@ -77,7 +79,7 @@ fn holdings<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Holding<'a>> {
         // The first calls of a history may be cut off: then there is no acquisition to them.
         let last = holdings.last_mut().filter(|holding| holding.acquired.who == call.who);
         match (&call.op, &call.done, last) {
-            (Op::Acquire { permits, .. }, Some(done), _) if done.answer == answer::OK => {
+            (Op::Acquire { permits, .. }, Some(done), _) if done.answer == Answer::Ok => {
                 if done.first != u64::from(*permits) {
                     verdict.violations.push(format!("granted is not what was asked for: {call:?}"));
                 }
@@ -93,7 +95,7 @@ fn holdings<'a>(calls: &[&'a Call], verdict: &mut Verdict) -> Vec<Holding<'a>> {
             (Op::Prolong { .. }, done, Some(holding)) => {
                 holding.extended.push(call);
                 // A lost one reports that nothing is left; when it was lost is checked elsewhere.
-                if let Some(done) = done.as_ref().filter(|done| done.answer != answer::LOST) {
+                if let Some(done) = done.as_ref().filter(|done| done.answer != Answer::Lost) {
                     holding.deadline = Duration::from_nanos(done.second);
                 }
             }
@@ -148,10 +150,10 @@ fn told_truly(holdings: &[&Holding<'_>], facts: &Facts, verdict: &mut Verdict) {
         let mut ended = false;
         for call in &holding.released {
             let said = call.answer();
-            if (ended && said == Some(answer::OK)) || (!ended && said == Some(answer::NOT_HELD)) {
+            if (ended && said == Some(Answer::Ok)) || (!ended && said == Some(Answer::NotHeld)) {
                 verdict.violations.push(format!("released twice, or not at all: {holding:?}"));
             }
-            ended |= matches!(said, Some(answer::OK | answer::LOST));
+            ended |= matches!(said, Some(Answer::Ok | Answer::Lost));
         }
     }
 }
@@ -179,16 +181,16 @@ fn refused_for_a_reason(
             reserving.push((call.began, call.ended().saturating_add(GATHERS)));
         }
         let to = match call.answer() {
-            Some(answer::OK) => {
+            Some(Answer::Ok) => {
                 ends.get(&std::ptr::from_ref(call)).copied().unwrap_or(Duration::MAX)
             }
-            Some(answer::BUSY | answer::TIMED_OUT | answer::INTERRUPTED) => {
+            Some(Answer::Busy | Answer::TimedOut | Answer::Interrupted) => {
                 if !facts.may_have_been_next(call) {
                     continue;
                 }
                 call.ended()
             }
-            Some(answer::UNREACHABLE) => call.ended(),
+            Some(Answer::Unreachable) => call.ended(),
             _ => facts.kept_until(call),
         };
         possible.push((call.began, to, permits));
@@ -197,8 +199,8 @@ fn refused_for_a_reason(
     for call in asked {
         let Op::Acquire { permits, .. } = call.op else { continue };
         let looked_at = match call.answer() {
-            Some(answer::BUSY) => true,
-            Some(answer::TIMED_OUT) => calm,
+            Some(Answer::Busy) => true,
+            Some(Answer::TimedOut) => calm,
             _ => false,
         };
         let (began, ended) = (call.began, call.ended());

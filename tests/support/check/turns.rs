@@ -7,9 +7,11 @@
 
 use std::time::Duration;
 
+use memlock_core::Answer;
+
 use super::facts::Facts;
 use super::verdict::{Turns, Verdict};
-use crate::history::{Call, Op, answer};
+use crate::history::{Call, Op};
 
 /// By then a waiter is in the queue.
 const STANDS: Duration = Duration::from_millis(40);
@@ -36,7 +38,7 @@ pub(super) fn check(calls: &[&Call], facts: &Facts, verdict: &mut Verdict) {
 fn count(calls: &[&Call], name: &str, turns: &mut Turns) {
     let waited = |call: &&&Call| {
         let asks = matches!(call.op, Op::Acquire { .. }) && call.name == name;
-        asks && call.ended() > call.began + STANDS && call.answer() == Some(answer::OK)
+        asks && call.ended() > call.began + STANDS && call.answer() == Some(Answer::Ok)
     };
     let mut waiters: Vec<&Call> = calls.iter().filter(waited).copied().collect();
     waiters.sort_by_key(|call| call.ended());

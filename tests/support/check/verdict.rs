@@ -39,7 +39,6 @@ pub struct Turns {
 
 impl Turns {
     /// In words.
-    #[must_use]
     pub fn summary(&self) -> String {
         let Turns { in_order, overtaken } = self;
         format!(

@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::lease::MIN_LEASE;
-use memlock_core::{Client, Error, Mutex, Wait, Waited};
+use memlock_core::{Answer, Client, Error, Mutex, Wait, Waited};
 use memlock_tests::chance::Chance;
-use memlock_tests::history::{Op, Writer, answer};
+use memlock_tests::history::{Op, Writer};
 
 use keys::{KEYS, name};
 
@@ -99,14 +99,12 @@ impl Worker<'_> {
             });
         }
         let waiting = limit.map_or(Wait::FOREVER, Wait::at_most).unless_cancelled(&cancel);
-        let mut lock = match mutex.lock_with(&waiting) {
-            Ok(Waited::Done(lock)) => lock,
-            Ok(other) => {
-                return Ok(self.history.done(answer::refusal(&other), 0, Duration::ZERO)?);
-            }
+        let mut lock = match mutex.lock_with(&waiting).map(Waited::into_result) {
+            Ok(Ok(lock)) => lock,
+            Ok(Err(answer)) => return Ok(self.history.done(answer, 0, Duration::ZERO)?),
             Err(error) => return self.failed(&error),
         };
-        self.history.done(answer::OK, lock.fence(), lock.deadline().since_boot())?;
+        self.history.done(Answer::Ok, lock.fence(), lock.deadline().since_boot())?;
         let time = self.chance.millis(0, 5);
         if lock.remaining().is_zero() {
             thread::sleep(time);
@@ -117,14 +115,14 @@ impl Worker<'_> {
         }
         self.history.call(&Op::Unlock, name)?;
         match lock.unlock() {
-            Ok(released) => self.history.done(answer::release(released), 0, Duration::ZERO)?,
+            Ok(released) => self.history.done(released.into(), 0, Duration::ZERO)?,
             Err(error) => self.failed(&error)?,
         }
         Ok(())
     }
 
     fn failed(&self, error: &Error) -> Result<(), Failure> {
-        let answer = error.kind().answer().code();
+        let answer = error.kind().answer();
         Ok(self.history.failed(answer, &error.to_string(), Duration::ZERO)?)
     }
 }

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use memlock_core::Answer;
+
 /// From one moment of the boot clock to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -14,13 +16,11 @@ pub struct Span {
 
 impl Span {
     /// Whether the two have a moment in common.
-    #[must_use]
     pub fn meets(self, other: Span) -> bool {
         self.from <= other.to && other.from <= self.to
     }
 
     /// The length of what the two have in common.
-    #[must_use]
     pub fn shared(self, other: Span) -> Duration {
         self.to.min(other.to).saturating_sub(self.from.max(other.from))
     }
@@ -103,8 +103,8 @@ pub struct Call {
 pub struct Done {
     /// Just after the call.
     pub at: Duration,
-    /// See [`answer`](super::answer).
-    pub answer: i32,
+    /// What it says.
+    pub answer: Answer,
     /// The first number beside the answer.
     pub first: u64,
     /// The second number beside the answer.
@@ -124,27 +124,24 @@ impl fmt::Debug for Call {
         match done {
             None => write!(f, " on]"),
             Some(Done { at, answer, first, second, said }) => {
-                write!(f, " to {:.6}: {answer} {first} {second} {said}]", at.as_secs_f64())
+                write!(f, " to {:.6}: {answer:?} {first} {second} {said}]", at.as_secs_f64())
             }
         }
     }
 }
 
 impl Call {
-    /// The number of the answer, if the call has returned.
-    #[must_use]
-    pub fn answer(&self) -> Option<i32> {
+    /// The answer, if the call has returned.
+    pub fn answer(&self) -> Option<Answer> {
         self.done.as_ref().map(|done| done.answer)
     }
 
     /// When it ended; for one that did not, the end of all.
-    #[must_use]
     pub fn ended(&self) -> Duration {
         self.done.as_ref().map_or(Duration::MAX, |done| done.at)
     }
 
     /// The limit of its wait; `None` is a wait without a limit.
-    #[must_use]
     pub fn limit(&self) -> Option<Duration> {
         match self.op {
             Op::Lock { wait, .. } | Op::Acquire { wait, .. } => wait,
@@ -153,14 +150,12 @@ impl Call {
     }
 
     /// When its wait is to end at the latest: at its limit, or once it is cancelled.
-    #[must_use]
     pub fn due(&self) -> Option<Duration> {
         let limit = self.limit().map(|limit| self.began.saturating_add(limit));
         limit.into_iter().chain(self.cancelled).min()
     }
 
     /// The lease that it asked for.
-    #[must_use]
     pub fn lease(&self) -> Duration {
         match self.op {
             Op::Lock { lease, .. }
@@ -172,14 +167,12 @@ impl Call {
     }
 
     /// From its beginning to its end.
-    #[must_use]
     pub fn span(&self) -> Span {
         Span { from: self.began, to: self.ended() }
     }
 }
 
 /// The calls of each thread in their order, one thread after the other.
-#[must_use]
 pub fn by_thread(calls: &[Call]) -> Vec<&Call> {
     let mut calls: Vec<&Call> = calls.iter().collect();
     calls.sort_by_key(|call| (call.who, call.began));

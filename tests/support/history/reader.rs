@@ -6,7 +6,8 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::answer;
+use memlock_core::Answer;
+
 use super::call::{Call, Done, Op, Who};
 
 /// Reads the history of one process, bit by bit while it grows.
@@ -25,7 +26,6 @@ pub struct Reader {
 
 impl Reader {
     /// Of the process with this number, which writes to this file.
-    #[must_use]
     pub fn new(process: usize, path: PathBuf) -> Reader {
         Reader { process, path, offset: 0, later: Vec::new(), cut_off: false, open: HashMap::new() }
     }
@@ -35,9 +35,6 @@ impl Reader {
     /// A reader of several histories has to fix the moment before reading the first one. Then a
     /// release that was not yet written when its history was read had not begun either, and no
     /// grant that followed it is read here.
-    ///
-    /// # Errors
-    /// If the file cannot be read, or is no history.
     pub fn read(&mut self, until: Duration) -> io::Result<Vec<Call>> {
         let mut lines = std::mem::take(&mut self.later);
         lines.extend(self.new_lines()?);
@@ -61,7 +58,6 @@ impl Reader {
     }
 
     /// Whether the history ends within a line, as only that of a killed process can.
-    #[must_use]
     pub fn is_cut_off(&self) -> bool {
         self.cut_off
     }
@@ -110,7 +106,7 @@ impl Reader {
             "done" if !is_inside => calls.push(Call { done: Some(done(at, rest)?), ..open.pop()? }),
             "leave" if is_inside => {
                 let done =
-                    Done { at, answer: answer::OK, first: 0, second: 0, said: String::new() };
+                    Done { at, answer: Answer::Ok, first: 0, second: 0, said: String::new() };
                 calls.push(Call { done: Some(done), ..open.pop()? });
             }
             _ => return None,
@@ -151,7 +147,7 @@ fn call(text: &str) -> Option<(Op, String)> {
 
 fn done(at: Duration, text: &str) -> Option<Done> {
     let mut words = text.splitn(4, ' ');
-    let answer = words.next()?.parse().ok()?;
+    let answer = Answer::from_code(words.next()?.parse().ok()?)?;
     let (first, second) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
     Some(Done { at, answer, first, second, said: words.next().unwrap_or("").to_owned() })
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use memlock_core::Answer;
+
 use super::*;
 
 fn reader(file: &Forged) -> Reader {
@@ -39,8 +41,8 @@ fn what_is_written_is_read() {
         first.of_thread(2).cancel(at + ms(1)).unwrap();
         began.push(at);
         match op {
-            Op::Unlock => other.failed(answer::UNREACHABLE, "It is\ngone.", ms(9)).unwrap(),
-            _ => other.done(answer::LOST, number, ms(9)).unwrap(),
+            Op::Unlock => other.failed(Answer::Unreachable, "It is\ngone.", ms(9)).unwrap(),
+            _ => other.done(Answer::Lost, number, ms(9)).unwrap(),
         }
     }
     other.leave().unwrap();
@@ -59,10 +61,13 @@ fn what_is_written_is_read() {
         assert!(done.at >= at && done.second == 9_000_000, "{call:?}");
         match op {
             Op::Unlock => {
-                let failed = (answer::UNREACHABLE, 0, "It is gone.");
+                let failed = (Answer::Unreachable, 0, "It is gone.");
                 assert_eq!((done.answer, done.first, done.said.as_str()), failed);
             }
-            _ => assert_eq!((done.answer, done.first, done.said.as_str()), (6, number, "")),
+            _ => assert_eq!(
+                (done.answer, done.first, done.said.as_str()),
+                (Answer::Lost, number, "")
+            ),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use memlock_core::Answer;
 use memlock_core::clock::{Clock, SystemClock};
 
 use super::call::Op;
@@ -36,13 +37,14 @@ impl Writer {
     }
 
     /// The call has returned; see [`history`](super) for the two numbers.
-    pub fn done(&self, answer: i32, first: u64, second: Duration) -> io::Result<()> {
+    pub fn done(&self, answer: Answer, first: u64, second: Duration) -> io::Result<()> {
+        let answer = answer.code();
         self.say(&format!("done {answer} {first} {} ", second.as_nanos())).map(drop)
     }
 
     /// The call has failed, with this sentence.
-    pub fn failed(&self, answer: i32, said: &str, second: Duration) -> io::Result<()> {
-        let said = said.replace('\n', " ");
+    pub fn failed(&self, answer: Answer, said: &str, second: Duration) -> io::Result<()> {
+        let (answer, said) = (answer.code(), said.replace('\n', " "));
         self.say(&format!("done {answer} 0 {} {said}", second.as_nanos())).map(drop)
     }
 
