@@ -1,9 +1,8 @@
 //! What a behaviour is given: a place on a store, and clients in one language.
 
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, Scope, ScopedJoinHandle};
-use std::time::{Duration, Instant};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
 
 use memlock_core::Answer;
 use memlock_core::clock::{Clock, SystemClock};
@@ -12,6 +11,8 @@ use memlock_tests::assert_safe;
 use memlock_tests::doors::{
     Door, Driver, For, Held, Language, Outcome, Remote, Rust, WaitingThread,
 };
+
+use memlock_tests::launch::{number, until};
 
 use crate::stores::{Instance, Store};
 
@@ -48,8 +49,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(language: Language, store: &'static Store) -> Bench {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let unique = format!("t{}", LAST.fetch_add(1, Ordering::Relaxed));
+        let unique = format!("t{}", number());
         let (place, driver) = ((store.place)(&unique), OnceLock::new());
         Bench { language, store, place, unique, driver }
     }
@@ -137,16 +137,6 @@ pub(crate) fn lock(door: &dyn Door, name: &[u8]) -> Box<dyn Held> {
     door.lock(name, LEASE, For::Never).unwrap()
 }
 
-/// Looks every millisecond until it is true.
-#[track_caller]
-pub(crate) fn until(mut is_true: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_true() {
-        assert!(began.elapsed() < PATIENCE, "it did not come about");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Makes a call that waits, in a thread of its own. It sleeps in its wait by now, or has ended.
 #[track_caller]
 pub(crate) fn waits<'scope, T: Send + 'scope>(
@@ -159,6 +149,6 @@ pub(crate) fn waits<'scope, T: Send + 'scope>(
         same.is_this_one();
         call()
     });
-    until(|| thread.is_asleep() || waiter.is_finished());
+    until("it sleeps", || thread.is_asleep() || waiter.is_finished());
     waiter
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use memlock_core::Answer;
 use memlock_tests::assert_safe;
 use memlock_tests::doors::{Counter, For};
+use memlock_tests::launch::until;
 use memlock_tests::stopwatch::Stopwatch;
 
 use crate::bench::{Bench, LONG, WOKEN, answer, is_busy, waits, within};
@@ -143,7 +144,7 @@ fn order_of_service(bench: &Bench, key: &str) -> Vec<(i64, usize)> {
         while !waiting.is_empty() {
             holder.release().unwrap();
             let mut served = None;
-            crate::bench::until(|| {
+            until("a waiter is served", || {
                 served = waiting.iter().position(|(_, _, waiter)| waiter.is_finished());
                 served.is_some()
             });

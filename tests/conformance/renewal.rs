@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use memlock_core::{Answer, Loss, Notice};
 use memlock_tests::doors::{Door, For, PermitRequest, Renewed};
+use memlock_tests::launch::until;
 
-use crate::bench::{Bench, LEASE, LONG, PATIENCE, answer, is_busy, lock, until};
+use crate::bench::{Bench, LEASE, LONG, PATIENCE, answer, is_busy, lock};
 
 behaviours! {
     what_is_renewed_outlives_its_lease_and_ends_with_its_release
@@ -38,7 +39,7 @@ fn is_reported_once(renewed: &dyn Renewed, loss: Loss) {
         let notices = renewed.notices();
         notices.iter().filter(|notice| matches!(notice, Notice::Lost(_))).copied().collect()
     };
-    until(|| !renewed.notices().is_empty() && !Vec::is_empty(&losses()));
+    until("it tells of the loss", || !renewed.notices().is_empty() && !Vec::is_empty(&losses()));
     assert!(!renewed.is_held());
     assert_eq!(renewed.lost(), Some(loss));
     assert_eq!(renewed.wait_lost(PATIENCE), Some(loss));
@@ -129,7 +130,9 @@ fn a_program_that_hangs_holds_nothing_for_ever(bench: &Bench) {
     for held in [&held, &permits] {
         assert_eq!(held.wait_lost(PATIENCE), Some(Loss::MaxHold));
         assert!(began.elapsed() >= longest, "{:?}", began.elapsed());
-        until(|| held.notices().last() == Some(&Notice::Lost(Loss::MaxHold)));
+        until("it is held too long", || {
+            held.notices().last() == Some(&Notice::Lost(Loss::MaxHold))
+        });
         assert!(matches!(held.notices()[..], [Notice::AtRisk(left), _] if left <= lease));
     }
     two.lock(b"m", LEASE, LONG).unwrap().release().unwrap();

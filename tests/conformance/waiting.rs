@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use memlock_core::Answer;
 use memlock_tests::doors::{Door, For, Held, PermitRequest};
+use memlock_tests::launch::until;
 use memlock_tests::stopwatch::Stopwatch;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
-use crate::bench::{Bench, LEASE, LONG, WOKEN, answer, is_busy, lock, until, waits, within};
+use crate::bench::{Bench, LEASE, LONG, WOKEN, answer, is_busy, lock, waits, within};
 
 behaviours! {
     a_try_never_waits
@@ -120,7 +121,7 @@ fn order_of_service<A: Copy + Send + Sync, const N: usize>(
                     served.push(number);
                     served.len()
                 };
-                until(|| released.load(Ordering::SeqCst) == turn);
+                until("those before have released", || released.load(Ordering::SeqCst) == turn);
                 release(held);
             });
         }
@@ -308,7 +309,7 @@ fn threads_of_several_processes_exclude_each_other(bench: &Bench) {
                 ended.fetch_add(1, Ordering::SeqCst);
             });
         }
-        until(|| ended.load(Ordering::SeqCst) == 4);
+        until("all threads have ended", || ended.load(Ordering::SeqCst) == 4);
     });
     assert_eq!(ours.owner(b"m").unwrap(), None);
 }

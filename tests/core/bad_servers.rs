@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use memlock_core::{Answer, Client, ErrorKind, Extension, Release};
 use memlock_tests::assert_safe;
 use memlock_tests::doors::{Door, For, No, Rust, WaitingThread};
-use memlock_tests::fake::{Behaviour, Fake};
+use memlock_tests::fake::{self, Behaviour};
 use memlock_tests::launch::until;
 use memlock_tests::proxy::{Fault, Proxy};
 use memlock_tests::server::{Memcached, MemcachedText};
@@ -64,7 +64,7 @@ fn each_nonsense_has_its_answer_and_a_sentence() {
     thread::scope(|scope| {
         for (behaviour, wanted, parts) in cases {
             scope.spawn(move || {
-                let fake = Fake::start(behaviour.clone());
+                let fake = fake::start(behaviour.clone());
                 // Of these the end is never heard.
                 let endless = [Behaviour::Silent, Behaviour::HalfLine, Behaviour::Drip];
                 let patience = if endless.contains(&behaviour) { "1500ms" } else { "20s" };
@@ -88,7 +88,7 @@ fn each_nonsense_has_its_answer_and_a_sentence() {
 
 #[test]
 fn a_server_that_refuses_in_words_is_quoted() {
-    let fake = Fake::start(Behaviour::ServerError);
+    let fake = fake::start(Behaviour::ServerError);
     let no = refused(door(&fake.url()).lock(b"m", LEASE, For::Ever));
     assert_eq!(no.answer, Answer::Protocol);
     assert!(no.sentence.contains("out of memory storing object"), "{}", no.sentence);

@@ -97,7 +97,6 @@ fn visitor() {
 
 #[test]
 fn a_unix_socket_that_may_not_be_used_is_named() {
-    use std::os::unix::process::CommandExt;
     let directory =
         std::env::temp_dir().join(format!("memlock-unix-closed-{}", std::process::id()));
     let _ = fs::remove_dir_all(&directory);
@@ -113,11 +112,9 @@ fn a_unix_socket_that_may_not_be_used_is_named() {
     memlock_tests::launch::run(copy);
     let mut visitor = std::process::Command::new(program);
     visitor.args(["places::visitor", "--exact"]).env("MEMLOCK_TEST_REDIS_SOCKET", url_of(&socket));
+    memlock_tests::launch::as_nobody(&mut visitor);
     // SAFETY: geteuid always succeeds.
-    if unsafe { libc::geteuid() } == 0 {
-        let (user, group) = memlock_tests::launch::nobody();
-        visitor.uid(user).gid(group);
-    } else {
+    if unsafe { libc::geteuid() } != 0 {
         fs::set_permissions(&socket, fs::Permissions::from_mode(0o000)).unwrap();
     }
     let output = visitor.current_dir("/").output().unwrap();

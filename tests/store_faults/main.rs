@@ -15,19 +15,16 @@ mod races;
 
 use std::ops::Deref;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use memlock_core::Client;
+use memlock_tests::client::{LEASE, PATIENCE, connect, is_free};
+use memlock_tests::launch::number;
 use memlock_tests::one_by_one::OneByOne;
 use memlock_tests::process::Server;
 use memlock_tests::url;
 use stores::Store;
 
-/// A lease that no test outlasts.
-const LEASE: Duration = Duration::from_secs(300);
-/// For what must happen, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// The timeouts of clients that meet a server which does not reply. A test must allow for a server
 /// that is slow to.
 const QUICK: Duration = Duration::from_millis(500);
@@ -62,8 +59,7 @@ impl Bench {
     }
 
     fn new(store: &Store, server: impl Deref<Target = Box<dyn Server>> + Sync + 'static) -> Bench {
-        static LAST: AtomicU32 = AtomicU32::new(0);
-        let prefix = format!("prefix=t{}:", LAST.fetch_add(1, Ordering::Relaxed));
+        let prefix = format!("prefix=t{}:", number());
         Bench { server: Box::new(server), prefix, keeps_when_killed: store.keeps_when_killed }
     }
 
@@ -81,7 +77,7 @@ impl Bench {
 
     /// A client at this address, which waits for a slow machine.
     fn client_at(&self, address: &str) -> Client {
-        Client::connect(&url::patient(&self.url_at(address))).unwrap()
+        connect(&self.url_at(address))
     }
 
     /// A client that gives up after this time, at this address.
@@ -90,11 +86,6 @@ impl Bench {
         let timeouts = format!("connect_timeout={millis}ms&io_timeout={millis}ms");
         Client::connect(&url::with(&self.url_at(address), &timeouts)).unwrap()
     }
-}
-
-/// Whether a lock is free, as another client sees it.
-fn is_free(client: &Client, name: &str) -> bool {
-    client.mutex(name, LEASE).unwrap().owner().unwrap().is_none()
 }
 
 macro_rules! on_each_server {
@@ -122,7 +113,6 @@ macro_rules! on_each_server {
             behaviour! { shared: losses: a_late_reply_is_never_taken_for_another }
             behaviour! { shared: races: fences_rise_in_the_order_of_holding }
             behaviour! { shared: races: of_many_attempts_one_is_granted }
-            behaviour! { shared: races: permits_are_never_exceeded }
             behaviour! { shared: forks: a_child_neither_uses_nor_ends_the_connections_of_its_parent }
         })*
     };

@@ -60,23 +60,3 @@ pub(crate) fn of_many_attempts_one_is_granted(bench: &Bench) {
     });
     assert!(granted.into_inner() > 0);
 }
-
-pub(crate) fn permits_are_never_exceeded(bench: &Bench) {
-    const PERMITS: u32 = 3;
-    let inside = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                let client = bench.client();
-                let semaphore = client.semaphore("s", PERMITS, LEASE).unwrap();
-                for _ in 0..ROUNDS / 2 {
-                    let mut permit = semaphore.acquire().unwrap();
-                    let others = inside.fetch_add(1, Ordering::SeqCst);
-                    assert_safe!(others < PERMITS as usize, "{others} others");
-                    inside.fetch_sub(1, Ordering::SeqCst);
-                    assert_eq!(permit.release().unwrap(), Release::Released);
-                }
-            });
-        }
-    });
-}

@@ -3,10 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use memlock_tests::launch::at_exit;
+use memlock_tests::launch::{at_exit, number};
 use memlock_tests::process::{Program, Server, ServerProcess};
 
 use super::{Instance, Store};
@@ -67,9 +66,7 @@ impl Redis {
     }
 
     fn of_program(program: PathBuf, args: &[&str]) -> Redis {
-        static STARTED: AtomicUsize = AtomicUsize::new(0);
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let name = format!("memlock-redis-{}-{number}", std::process::id());
+        let name = format!("memlock-redis-{}-{}", std::process::id(), number());
         let directory = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&directory);
         std::fs::create_dir(&directory).unwrap();

@@ -31,9 +31,6 @@ pub struct Cable {
 
 impl Cable {
     /// Lays it; a process may have two at a time. Only root may, with `ip` on its PATH.
-    ///
-    /// # Errors
-    /// Why it cannot be laid here.
     pub fn lay() -> io::Result<Cable> {
         remove_those_of_the_dead()?;
         let namespace = new_namespace()?;
@@ -63,29 +60,21 @@ impl Cable {
     }
 
     /// The near end's address, at which both sides reach a server.
-    #[must_use]
     pub fn address(&self) -> &str {
         &self.address
     }
 
     /// For [`enter`].
-    #[must_use]
     pub fn namespace(&self) -> RawFd {
         self.namespace.as_raw_fd()
     }
 
     /// From now on nothing passes, and neither end notices.
-    ///
-    /// # Errors
-    /// When it cannot be pulled.
     pub fn pull(&self) -> io::Result<()> {
         ip(Some(self.namespace()), &["link", "set", &self.far_end, "down"])
     }
 
     /// Ends [`Cable::pull`].
-    ///
-    /// # Errors
-    /// When it cannot be plugged in.
     pub fn plug_in(&self) -> io::Result<()> {
         ip(Some(self.namespace()), &["link", "set", &self.far_end, "up"])
     }

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::launch::run;
-use crate::postgresql::as_nobody;
+use crate::launch::{as_nobody, run};
 
 /// Makes a certificate for the name `localhost`, `server.crt` and `server.key` in this directory, as the
 /// user that servers run as.

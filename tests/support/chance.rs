@@ -7,7 +7,6 @@ use std::time::Duration;
 ///
 /// What fails with a seed fails with it again, as far as the seed decides. `make prove` sets fresh
 /// ones.
-#[must_use]
 pub fn seed_of_run() -> u64 {
     let text = std::env::var("MEMLOCK_SEED").ok();
     text.map_or(1, |text| text.parse().expect("MEMLOCK_SEED is a number below 2^64"))
@@ -19,7 +18,6 @@ pub struct Chance(pub u64);
 
 impl Chance {
     /// That of the [`seed_of_run`].
-    #[must_use]
     pub fn of_run() -> Chance {
         Chance(seed_of_run())
     }

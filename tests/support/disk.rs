@@ -3,12 +3,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::launch::number;
 
 const SIZE: usize = 512 * 1024;
-
-/// How many this process has mounted.
-static MOUNTED: AtomicU32 = AtomicU32::new(0);
 
 /// The disk, mounted. Dropping it unmounts it.
 #[derive(Debug)]
@@ -19,13 +17,9 @@ pub struct Disk {
 
 impl Disk {
     /// Mounts a disk of 512 KiB.
-    ///
-    /// # Errors
-    /// Why it cannot be mounted here.
     pub fn mount() -> io::Result<Disk> {
         let process = std::process::id();
-        let number = MOUNTED.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("memlock-disk-{process}-{number}"));
+        let path = std::env::temp_dir().join(format!("memlock-disk-{process}-{}", number()));
         std::fs::create_dir_all(&path)?;
         let size = format!("size={SIZE}");
         let mounted = Command::new("mount")
@@ -49,9 +43,6 @@ impl Disk {
     }
 
     /// Writes until nothing more can be written.
-    ///
-    /// # Panics
-    /// If the disk cannot be written at all.
     pub fn fill(&self) {
         let mut size = SIZE;
         let mut whole = Vec::new();
@@ -66,9 +57,6 @@ impl Disk {
     }
 
     /// Makes room again. The file is emptied, not removed: a forked child may have it open.
-    ///
-    /// # Panics
-    /// If the disk cannot be written.
     pub fn empty(&self) {
         std::fs::write(self.filler(), "").expect("a file that is there is emptied");
     }

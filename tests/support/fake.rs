@@ -4,7 +4,8 @@ use std::io::{self, Write};
 use std::net::TcpStream;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use crate::wire::{Command, Connections, Listener, Requests};
+pub use crate::wire::Listener;
+use crate::wire::{Command, Connections, Requests};
 
 /// The version of servers that do not say otherwise.
 const VERSION: &str = "1.6.18";
@@ -45,31 +46,11 @@ pub enum Behaviour {
     ServerError,
 }
 
-/// The fake server. Dropping it closes its connections and ends its threads.
-#[derive(Debug)]
-pub struct Fake {
-    listener: Listener,
-}
-
-impl Fake {
-    /// Starts a server with this behaviour on a free loopback port.
-    #[must_use]
-    pub fn start(behaviour: Behaviour) -> Fake {
-        let script = Script { behaviour, boot: now() - UP_BEFORE };
-        Fake { listener: Listener::start(move |client, open| script.play(client, open)) }
-    }
-
-    /// `127.0.0.1:PORT`
-    #[must_use]
-    pub fn address(&self) -> String {
-        self.listener.address().to_string()
-    }
-
-    /// `memcached://127.0.0.1:PORT`
-    #[must_use]
-    pub fn url(&self) -> String {
-        format!("memcached://{}", self.address())
-    }
+/// Starts a server with this behaviour on a free loopback port. Dropping it closes its connections and
+/// ends its threads.
+pub fn start(behaviour: Behaviour) -> Listener {
+    let script = Script { behaviour, boot: now() - UP_BEFORE };
+    Listener::start(move |client, open| script.play(client, open))
 }
 
 fn now() -> u64 {
@@ -236,8 +217,8 @@ mod tests {
     use crate::server::{Memcached, MemcachedText};
     use std::io::{ErrorKind, Read};
 
-    fn client_of(behaviour: Behaviour) -> (Fake, MemcachedText) {
-        let fake = Fake::start(behaviour);
+    fn client_of(behaviour: Behaviour) -> (Listener, MemcachedText) {
+        let fake = start(behaviour);
         let client = MemcachedText::connect(&fake.address());
         (fake, client)
     }
@@ -265,7 +246,7 @@ mod tests {
 
     #[test]
     fn a_greeting_in_one_packet_gets_both_ends() {
-        let fake = Fake::start(Behaviour::HalfLine);
+        let fake = start(Behaviour::HalfLine);
         let mut stream = TcpStream::connect(fake.address()).unwrap();
         stream.write_all(b"stats\r\nstats settings\r\n").unwrap();
         let mut said = Vec::new();
@@ -331,7 +312,7 @@ mod tests {
         for (behaviour, line) in
             [(Behaviour::EndlessLine, "mg k\r\n"), (Behaviour::EndlessStats, "stats\r\n")]
         {
-            let fake = Fake::start(behaviour);
+            let fake = start(behaviour);
             let mut stream = TcpStream::connect(fake.address()).unwrap();
             stream.write_all(line.as_bytes()).unwrap();
             stream.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
@@ -346,7 +327,7 @@ mod tests {
 
     #[test]
     fn dropping_a_fake_ends_its_endless_answer() {
-        let fake = Fake::start(Behaviour::EndlessLine);
+        let fake = start(Behaviour::EndlessLine);
         let mut stream = TcpStream::connect(fake.address()).unwrap();
         stream.write_all(b"mg k\r\n").unwrap();
         stream.read_exact(&mut [0; 100]).unwrap();

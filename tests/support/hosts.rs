@@ -32,9 +32,6 @@ pub enum Drops {
 
 impl Hosts {
     /// So many hosts, whose firewalls drop nothing.
-    ///
-    /// # Errors
-    /// Why they cannot be made here.
     pub fn new(count: usize) -> io::Result<Hosts> {
         let namespaces = (0..count).map(|_| new_namespace()).collect::<io::Result<Vec<_>>>()?;
         let hosts = Hosts { namespaces };
@@ -69,15 +66,11 @@ impl Hosts {
     }
 
     /// The address by which the others reach a host.
-    #[must_use]
     pub fn address(&self, host: usize) -> String {
         format!("10.77.0.{}", host + 1)
     }
 
     /// Sets up the firewall of a host.
-    ///
-    /// # Errors
-    /// When `nft` refuses.
     pub fn firewall(&self, host: usize, drops: Drops) -> io::Result<()> {
         let rule = match drops {
             Drops::Nothing => return Ok(()),
@@ -95,9 +88,6 @@ impl Hosts {
 
     /// Moves the calling thread to a host: sockets that it opens from now on are there, and so are
     /// the programs that it starts.
-    ///
-    /// # Errors
-    /// When it may not.
     pub fn enter(&self, host: usize) -> io::Result<()> {
         cable::move_to(&self.namespaces[host])
     }

@@ -1,11 +1,14 @@
 //! Servers of tests: their ports, and processes that end with the test.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Child, Command};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Mutex, OnceLock};
 use std::thread;
@@ -28,7 +31,6 @@ pub struct ReservedPort(TcpListener);
 
 impl ReservedPort {
     /// Some free port.
-    #[must_use]
     pub fn any() -> ReservedPort {
         ReservedPort::bind().unwrap_or_else(|why| panic!("no free port on 127.0.0.1: {why}"))
     }
@@ -68,15 +70,19 @@ impl ReservedPort {
     }
 
     /// Its number.
-    #[must_use]
     pub fn number(&self) -> u16 {
         self.0.local_addr().expect("a bound socket has an address").port()
     }
 }
 
+/// A number that this process has not given before, for the name of something.
+pub fn number() -> u32 {
+    static LAST: AtomicU32 = AtomicU32::new(0);
+    LAST.fetch_add(1, Ordering::Relaxed)
+}
+
 /// The user and the group that servers run as which refuse to run as root.
-#[must_use]
-pub fn nobody() -> (u32, u32) {
+fn nobody() -> (u32, u32) {
     // SAFETY: the name is NUL-terminated; the entry is read before anything else here asks for
     // another, and this crate asks for no other.
     let entry = unsafe {
@@ -85,15 +91,32 @@ pub fn nobody() -> (u32, u32) {
     entry.expect("this machine has no user `nobody` for servers to run as")
 }
 
+/// Runs the command as `nobody`, if this is root.
+pub fn as_nobody(command: &mut Command) {
+    // SAFETY: geteuid always succeeds.
+    if unsafe { libc::geteuid() } == 0 {
+        let (user, group) = nobody();
+        command.uid(user).gid(group);
+    }
+}
+
+/// Gives a directory to the user that servers run as.
+pub fn give(directory: &Path) {
+    let mode = fs::Permissions::from_mode(0o755);
+    fs::set_permissions(directory, mode).expect("a directory of ours");
+    // SAFETY: geteuid always succeeds.
+    if unsafe { libc::geteuid() } == 0 {
+        let (user, group) = nobody();
+        chown(directory, Some(user), Some(group)).expect("a directory of ours");
+    }
+}
+
 /// Spawns a child that the kernel kills when this process dies, in the network namespace of the
 /// calling thread.
 ///
 /// That signal (PDEATHSIG) comes already when the *thread* that forked ends, and the test harness
 /// runs each test on a thread that ends. So one thread that lasts as long as the process forks for
 /// all.
-///
-/// # Errors
-/// When the program cannot be run.
 pub fn spawn(mut command: Command) -> io::Result<Child> {
     type Order = (Command, File, Sender<io::Result<Child>>);
     static SPAWNER: OnceLock<Sender<Order>> = OnceLock::new();
@@ -133,9 +156,6 @@ pub fn spawn(mut command: Command) -> io::Result<Child> {
 
 /// Has this done when the process ends, and not when one ends that it has forked. What is in a static
 /// is not dropped.
-///
-/// # Panics
-/// When the C library has no room for it.
 pub fn at_exit(work: impl FnOnce() + Send + 'static) {
     type Work = Box<dyn FnOnce() + Send>;
     static ALL: Mutex<Vec<(u32, Work)>> = Mutex::new(Vec::new());
@@ -173,9 +193,6 @@ pub fn poll_until<T>(limit: Duration, mut answer: impl FnMut() -> Option<T>) -> 
 }
 
 /// Runs a command to its end.
-///
-/// # Panics
-/// When it cannot be run or fails.
 pub fn run(mut command: Command) {
     let ran = command.output().unwrap_or_else(|why| panic!("{command:?}: {why}"));
     assert!(ran.status.success(), "{command:?}: {}", String::from_utf8_lossy(&ran.stderr));

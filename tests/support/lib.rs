@@ -18,7 +18,8 @@
 //! - [`chance`]: random numbers from a seed.
 //! - [`cable`]: a second host, as far as the network can tell.
 //! - [`disk`]: a small disk that can be filled.
-//! - [`mysql`]: real MariaDB servers.
+//! - [`mysql`], [`postgresql`]: real MariaDB and PostgreSQL servers; [`stranger`]: another program at them;
+//!   [`client`]: clients of them.
 //! - [`url`]: URLs with further parameters.
 //! - [`one_by_one`]: a server that several tests use, one after the other.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
@@ -34,6 +35,7 @@ pub mod cable;
 pub mod certificate;
 pub mod chance;
 pub mod check;
+pub mod client;
 pub mod cost;
 pub mod disk;
 #[path = "../doors/mod.rs"]
@@ -53,6 +55,7 @@ pub mod relay;
 pub mod safety;
 pub mod server;
 pub mod stopwatch;
+pub mod stranger;
 pub mod url;
 pub mod witness;
 

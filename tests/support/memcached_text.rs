@@ -16,7 +16,6 @@ pub struct MemcachedText {
 
 impl MemcachedText {
     /// Connects to `host:port`.
-    #[must_use]
     pub fn connect(address: &str) -> MemcachedText {
         MemcachedText::try_connect(address)
             .unwrap_or_else(|why| panic!("no plain connection to {address}: {why}"))

@@ -5,10 +5,10 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::launch::{nobody, run};
+use crate::launch::{as_nobody, give, number, run};
 use crate::process::{Program, Server, ServerProcess};
+use crate::stranger::Stranger;
 
 /// The database of the tests.
 pub const DATABASE: &str = "locks";
@@ -28,10 +28,6 @@ pub struct MariaDb {
 
 impl MariaDb {
     /// With its defaults, and these options.
-    ///
-    /// # Panics
-    /// When it does not come up.
-    #[must_use]
     pub fn start(args: &[&str]) -> MariaDb {
         let settings = Settings::new(args);
         let mut copy = Command::new("cp");
@@ -42,45 +38,39 @@ impl MariaDb {
     }
 
     /// As [`MariaDb::start`], but does not wait for the disk: for tests that do not kill it.
-    #[must_use]
     pub fn start_fast() -> MariaDb {
         MariaDb::start(&["--innodb-flush-log-at-trx-commit=0"])
     }
 
     /// With a question mark and parameters behind its URLs.
-    #[must_use]
     pub fn with_parameters(self, parameters: &'static str) -> MariaDb {
         MariaDb { parameters, ..self }
     }
 
     /// The path of its Unix socket.
-    #[must_use]
     pub fn socket(&self) -> PathBuf {
         socket_in(&self.directory)
     }
 
     /// The URL of its Unix socket.
-    #[must_use]
     pub fn url_of_socket(&self) -> String {
         format!("mysql://{USER}:{PASSWORD}@/{DATABASE}?socket={}", self.socket().display())
     }
 
     /// Runs statements as the administrator. Returns their output.
-    ///
-    /// # Panics
-    /// When one fails.
     pub fn sql(&self, statements: &str) -> String {
-        let mut command = self.session();
+        let mut command = client(&self.directory);
         let output = command.args(["--execute", statements]).output().expect("the mariadb program");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.success(), "{statements}: {said}");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// The `mariadb` program as the administrator, which runs what is written to it.
-    #[must_use]
-    pub fn session(&self) -> Command {
-        client(&self.directory)
+    /// Another program there, as the administrator, in this database.
+    pub fn stranger(&self, database: &str) -> Stranger {
+        let mut program = client(&self.directory);
+        program.arg(database);
+        Stranger::at(program, "SELECT 'done';")
     }
 }
 
@@ -104,15 +94,11 @@ struct Settings {
 impl Settings {
     /// With an empty directory.
     fn new(args: &[&str]) -> Settings {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("memlock-mysql-{}-{number}", std::process::id());
+        let name = format!("memlock-mysql-{}-{}", std::process::id(), number());
         let directory = std::env::temp_dir().join(name);
         let _ = fs::remove_dir_all(&directory);
         fs::create_dir(&directory).expect("a directory for the server");
-        let (user, group) = nobody();
-        // Fails for a user who cannot be another one, and need not be.
-        let _ = std::os::unix::fs::chown(&directory, Some(user), Some(group));
+        give(&directory);
         let args = args.iter().map(ToString::to_string).collect();
         let cleaner = clean_up_after(&directory);
         Settings { directory, args, cleaner }
@@ -151,11 +137,7 @@ impl Settings {
         command.arg(format!("--datadir={}", self.data().display()));
         // Less to copy.
         command.arg("--innodb-log-file-size=8M");
-        // SAFETY: getuid has no preconditions.
-        if unsafe { libc::getuid() } == 0 {
-            let (user, group) = nobody();
-            command.uid(user).gid(group);
-        }
+        as_nobody(&mut command);
         command
     }
 }

@@ -19,7 +19,6 @@ impl<T: 'static> Default for OneByOne<T> {
 
 impl<T: 'static> OneByOne<T> {
     /// None yet.
-    #[must_use]
     pub const fn new() -> OneByOne<T> {
         OneByOne(Mutex::new(None))
     }

@@ -1,15 +1,13 @@
 //! A real PostgreSQL of a test's own.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, chown};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::launch::{START_LIMIT, at_exit, nobody, poll_until, run};
+use crate::launch::{START_LIMIT, as_nobody, at_exit, give, number, poll_until, run};
 use crate::process::{Program, Server, ServerProcess};
+use crate::stranger::Stranger;
 
 /// A running server, and the files that it has. Everybody may log in as `memlock`, who owns the
 /// server.
@@ -31,22 +29,17 @@ struct Settings {
 
 impl Postgresql {
     /// Starts one.
-    #[must_use]
     pub fn start() -> Postgresql {
         Postgresql::with(&[])
     }
 
     /// Starts one with settings such as `fsync=off`.
-    #[must_use]
     pub fn with(settings: &[&str]) -> Postgresql {
-        static STARTED: AtomicU32 = AtomicU32::new(0);
-        let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let name = format!("memlock-pg-{}-{number}", std::process::id());
+        let name = format!("memlock-pg-{}-{}", std::process::id(), number());
         Postgresql::at(std::env::temp_dir().join(name), settings)
     }
 
     /// Starts one with its files in this directory, which is created and removed.
-    #[must_use]
     pub fn at(files: PathBuf, settings: &[&str]) -> Postgresql {
         create(&files);
         let mut copy = program("cp");
@@ -56,7 +49,6 @@ impl Postgresql {
     }
 
     /// Starts one on files that are there, and are removed with it.
-    #[must_use]
     pub fn on(files: PathBuf, settings: &[&str]) -> Postgresql {
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
         end_with_the_process(&files);
@@ -65,48 +57,44 @@ impl Postgresql {
     }
 
     /// The same server, with parameters in its URL, such as `durable=yes`.
-    #[must_use]
     pub fn with_parameters(mut self, parameters: &str) -> Postgresql {
         self.parameters = format!("?{parameters}");
         self
     }
 
     /// One that all tests of this process share.
-    #[must_use]
     pub fn shared() -> &'static Postgresql {
         static SHARED: OnceLock<Postgresql> = OnceLock::new();
         SHARED.get_or_init(Postgresql::start)
     }
 
     /// Its URL by its Unix socket.
-    #[must_use]
     pub fn socket_url(&self) -> String {
         let port = self.process.port();
         format!("postgresql:///postgres?user=memlock&port={port}&host={}", self.files.display())
     }
 
     /// Where its files are: its log, its socket, and `data`.
-    #[must_use]
     pub fn files(&self) -> &Path {
         &self.files
     }
 
     /// What it has logged.
-    #[must_use]
     pub fn logged(&self) -> String {
         fs::read_to_string(self.files.join("log")).unwrap_or_default()
     }
 
     /// psql, logged in there.
-    #[must_use]
     pub fn psql(&self) -> Command {
         psql(self.process.port())
     }
 
+    /// Another program there.
+    pub fn stranger(&self) -> Stranger {
+        Stranger::at(self.psql(), "\\echo done")
+    }
+
     /// Runs statements, and returns what they print.
-    ///
-    /// # Errors
-    /// What psql says.
     pub fn try_sql(&self, text: &str) -> Result<String, String> {
         let ran = self.psql().args(["-c", text]).output().expect("psql cannot be run");
         let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
@@ -269,7 +257,6 @@ fn create(files: &Path) {
 }
 
 /// A program of PostgreSQL, run by a user that is not root.
-#[must_use]
 pub fn program(name: &str) -> Command {
     let mut command = Command::new(path_of(name));
     as_nobody(&mut command);
@@ -284,24 +271,4 @@ fn path_of(name: &str) -> PathBuf {
     let mut paths: Vec<PathBuf> = paths.filter(|path| path.exists()).collect();
     paths.sort();
     paths.pop().unwrap_or_else(|| PathBuf::from(name))
-}
-
-/// Runs the command as `nobody`, if this is root.
-pub fn as_nobody(command: &mut Command) {
-    // SAFETY: geteuid always succeeds.
-    if unsafe { libc::geteuid() } == 0 {
-        let (user, group) = nobody();
-        command.uid(user).gid(group);
-    }
-}
-
-/// Gives a directory to the user that servers run as.
-pub fn give(directory: &Path) {
-    let mode = fs::Permissions::from_mode(0o755);
-    fs::set_permissions(directory, mode).expect("a directory of ours");
-    // SAFETY: geteuid always succeeds.
-    if unsafe { libc::geteuid() } == 0 {
-        let (user, group) = nobody();
-        chown(directory, Some(user), Some(group)).expect("a directory of ours");
-    }
 }

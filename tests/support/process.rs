@@ -69,7 +69,6 @@ pub struct ServerProcess {
 
 impl ServerProcess {
     /// Starts the server on a free port. Returns once it answers.
-    #[must_use]
     pub fn start(program: impl Program + 'static) -> ServerProcess {
         let mut trouble = String::new();
         for _ in 0..5 {
@@ -90,19 +89,16 @@ impl ServerProcess {
     }
 
     /// `127.0.0.1:PORT`
-    #[must_use]
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port())
     }
 
     /// The TCP port. It stays this server's own, also while it is killed.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.port.number()
     }
 
     /// The process id; panics after [`ServerProcess::kill`].
-    #[must_use]
     pub fn pid(&self) -> u32 {
         self.child().as_ref().expect("this server was killed and not restarted: it has no pid").id()
     }

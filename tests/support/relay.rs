@@ -53,7 +53,6 @@ impl std::fmt::Debug for Shared {
 
 impl Relay {
     /// Starts a relay on a free loopback port, before the server at `address` (`host:port`).
-    #[must_use]
     pub fn start(address: impl Into<String>) -> Relay {
         let shared = Arc::new(Shared {
             target: Mutex::new(address.into()),
@@ -66,9 +65,8 @@ impl Relay {
     }
 
     /// `127.0.0.1:PORT`
-    #[must_use]
     pub fn address(&self) -> String {
-        self.listener.address().to_string()
+        self.listener.address()
     }
 
     /// Lets `decide` choose for each burst, of which it is given the bytes.
@@ -87,7 +85,6 @@ impl Relay {
     }
 
     /// How many bursts clients have sent.
-    #[must_use]
     pub fn bursts(&self) -> usize {
         self.shared.bursts.load(Ordering::SeqCst)
     }

@@ -1,12 +1,11 @@
 //! A real memcached for one test: on a port of its own, gone with the test.
 
 use std::ops::Deref;
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
 
-use crate::launch::nobody;
+use crate::launch::as_nobody;
 pub use crate::memcached_text::MemcachedText;
 use crate::process::{Program, Server, ServerProcess};
 use crate::wire::lock;
@@ -32,13 +31,9 @@ impl Program for Settings {
         let mut command = Command::new(program());
         command.args(["-U", "0", "-l", "127.0.0.1", "-p", &port.to_string()]).args(&self.args);
         command.args(lock(&self.more).iter());
-        // SAFETY: geteuid cannot fail.
-        if unsafe { libc::geteuid() } == 0 {
-            // memcached refuses to run as root. Not `-u nobody`: a process that changes its own
-            // user loses the signal that is to kill it with its parent.
-            let (uid, gid) = nobody();
-            command.uid(uid).gid(gid);
-        }
+        // memcached refuses to run as root. Not `-u nobody`: a process that changes its own user loses
+        // the signal that is to kill it with its parent.
+        as_nobody(&mut command);
         command
     }
 
@@ -69,13 +64,11 @@ impl Deref for Memcached {
 
 impl Memcached {
     /// Starts a server with its defaults.
-    #[must_use]
     pub fn start() -> Memcached {
         Memcached::with_args(&[])
     }
 
     /// Starts a server with further arguments, such as `&["-C"]`. Returns once it answers.
-    #[must_use]
     pub fn with_args(args: &[&str]) -> Memcached {
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
         let more = Arguments::default();
@@ -84,7 +77,6 @@ impl Memcached {
     }
 
     /// `memcached://127.0.0.1:PORT`
-    #[must_use]
     pub fn url(&self) -> String {
         format!("memcached://{}", self.address())
     }
@@ -97,20 +89,17 @@ impl Memcached {
     }
 
     /// A new plain connection to this server.
-    #[must_use]
     pub fn plain(&self) -> MemcachedText {
         MemcachedText::connect(&self.address())
     }
 
     /// See [`MemcachedText::commands`].
-    #[must_use]
     pub fn commands(&self) -> u64 {
         self.plain().commands()
     }
 
     /// How many commands more it takes to get a lock than on an old server: one from 1.6.24 on,
     /// which gives cas ids out of order.
-    #[must_use]
     pub fn stamps(&self) -> u64 {
         let version = self.plain().stats()["version"].clone();
         let numbers: Vec<u64> =

@@ -43,7 +43,6 @@ struct Mark {
 
 impl Stopwatch {
     /// Starts counting.
-    #[must_use]
     pub fn start() -> Stopwatch {
         let shared = Arc::new(Shared::default());
         lock(&shared.marks).0.push(Mark { at: now(), counted: Duration::ZERO });
@@ -58,13 +57,11 @@ impl Stopwatch {
     }
 
     /// The counted time so far: at most the elapsed time.
-    #[must_use]
     pub fn elapsed(&self) -> Duration {
         lock(&self.shared.marks).0.last().map_or(Duration::ZERO, |mark| mark.counted)
     }
 
     /// Stops it, and returns the counted time at each tick.
-    #[must_use]
     pub fn stop(self) -> Marks {
         lock(&self.shared.marks).clone()
     }
@@ -79,7 +76,6 @@ impl Drop for Stopwatch {
 impl Marks {
     /// The counted time between two moments of the boot clock. Time before the start and after the
     /// stop is counted in full.
-    #[must_use]
     pub fn between(&self, from: Duration, to: Duration) -> Duration {
         let (Some(first), Some(last)) = (self.0.first(), self.0.last()) else {
             return to.saturating_sub(from);

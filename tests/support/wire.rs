@@ -22,7 +22,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Listens on a free loopback port and serves each connection on a thread of its own. Dropping it
 /// closes all connections and waits for the threads.
 #[derive(Debug)]
-pub(crate) struct Listener {
+pub struct Listener {
     address: SocketAddr,
     open: Arc<Connections>,
     thread: Option<JoinHandle<()>>,
@@ -42,8 +42,14 @@ impl Listener {
         Listener { address, open, thread: Some(thread), owner: std::process::id() }
     }
 
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+    /// `127.0.0.1:PORT`
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// `memcached://127.0.0.1:PORT`
+    pub fn url(&self) -> String {
+        format!("memcached://{}", self.address)
     }
 
     pub(crate) fn close_connections(&self) {

@@ -5,24 +5,20 @@
 mod refusals;
 mod rows;
 mod settings;
-mod stranger;
 
 use std::cell::RefCell;
 use std::ops::Deref;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use memlock_core::{Client, Error, Lock};
-use memlock_tests::launch::poll_until;
+use memlock_tests::client::{LEASE, PATIENCE, connect};
+use memlock_tests::launch::{number, poll_until};
 use memlock_tests::mysql::{DATABASE, MariaDb, USER};
 use memlock_tests::one_by_one::{Lent, OneByOne};
 use memlock_tests::process::Server;
+use memlock_tests::stranger::Stranger;
 use memlock_tests::url;
 
-const LEASE: Duration = Duration::from_secs(300);
-/// For what must happen, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Of clients that meet a locked row, or a statement that always fails.
 const SOON: &str = "io_timeout=1s&connect_timeout=20s&outage=60s";
 
@@ -77,8 +73,7 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn on(server: &'a MariaDb) -> Place<'a> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let database = format!("place{}", MADE.fetch_add(1, Ordering::Relaxed));
+        let database = format!("place{}", number());
         server.sql(&format!("CREATE DATABASE {database}; GRANT ALL ON {database}.* TO {USER}@'%'"));
         Place { server, database }
     }
@@ -89,18 +84,22 @@ impl<'a> Place<'a> {
 
     /// A client that waits for a slow machine, unless the parameters say otherwise.
     fn client(&self, parameters: &str) -> Client {
-        client_at(&url::with(&self.url(), parameters))
+        connect(&url::with(&self.url(), parameters))
     }
 
     /// Runs statements as the administrator in this database. Returns their output.
     fn sql(&self, statements: &str) -> String {
         self.server.sql(&format!("USE {}; {statements}", self.database))
     }
-}
 
-fn client_at(url: &str) -> Client {
-    let is_patient = url.contains("timeout=");
-    Client::connect(&if is_patient { url.to_owned() } else { url::patient(url) }).unwrap()
+    /// Another program that has locked the row of an item.
+    fn locked(&self, key: &str) -> Stranger {
+        let mut stranger = self.server.stranger(&self.database);
+        let lock =
+            format!("BEGIN; SELECT number>0 FROM memlock_items WHERE name='{key}' FOR UPDATE;");
+        assert_eq!(stranger.ask(&lock), "1", "the row is there, and locked");
+        stranger
+    }
 }
 
 /// The error of an attempt that the server refuses with these words. Where it was slow, the client

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::certificate::certify;
-use memlock_tests::launch::until;
+use memlock_tests::launch::{give, until};
 use memlock_tests::mysql::{MariaDb, USER};
-use memlock_tests::postgresql::give;
 use memlock_tests::process::Server;
 use memlock_tests::url;
 
-use crate::stranger::Stranger;
-use crate::{Alone, LEASE, Place, client_at, refused, shared, try_lock};
+use crate::{Alone, LEASE, Place, connect, refused, shared, try_lock};
 
 #[test]
 fn errors_say_what_to_do_and_show_no_password() {
@@ -25,7 +23,7 @@ fn errors_say_what_to_do_and_show_no_password() {
     ));
     let address = place.server.process().address();
     let at =
-        |login: &str, database: &str| client_at(&format!("mysql://{login}@{address}/{database}"));
+        |login: &str, database: &str| connect(&format!("mysql://{login}@{address}/{database}"));
     let here = place.database.as_str();
     for (client, says) in [
         (at("memlock:se-cret", here), "password"),
@@ -91,7 +89,7 @@ fn a_session_that_is_killed_is_replaced() {
     thread::sleep(Duration::from_millis(150));
     assert!(lock.check().unwrap(), "a lock is no session");
     // Killed while a statement waits for a row.
-    let stranger = Stranger::locks(&place, "lock:m");
+    let mut stranger = place.locked("lock:m");
     thread::scope(|scope| {
         let released = scope.spawn(|| lock.unlock());
         let first = "command IN ('Query', 'Execute')";
@@ -101,7 +99,7 @@ fn a_session_that_is_killed_is_replaced() {
             let this = format!("id={id}");
             until("it is gone", || sessions(&this).is_empty());
         }
-        stranger.ends();
+        stranger.run("COMMIT;");
         assert_eq!(released.join().unwrap().unwrap(), Release::Released);
     });
     assert!(try_lock(&client, "m").is_some());
@@ -122,9 +120,9 @@ fn too_many_connections_are_told() {
 
 #[test]
 fn a_unix_socket_leads_to_the_same_locks() {
-    let there = client_at(&url::with(&shared().url_of_socket(), "io_timeout=20s"));
+    let there = connect(&url::with(&shared().url_of_socket(), "io_timeout=20s"));
     let held = try_lock(&there, "by a socket").unwrap();
-    assert!(try_lock(&client_at(&shared().url()), "by a socket").is_none());
+    assert!(try_lock(&connect(&shared().url()), "by a socket").is_none());
     drop(held);
 }
 
@@ -147,7 +145,7 @@ fn connections_are_encrypted_and_the_server_is_verified() {
     server.sql("ALTER USER memlock@'%' REQUIRE SSL");
     let by_address = server.url();
     let by_name = by_address.replace("127.0.0.1", "localhost");
-    let trusting = client_at(&format!("{by_name}?tls=verify&tls_ca={certificate}"));
+    let trusting = connect(&format!("{by_name}?tls=verify&tls_ca={certificate}"));
     let lock = try_lock(&trusting, "m").unwrap();
     let mut list = trusting.distinct_list("l").unwrap();
     let _ = list.set_up(LEASE).unwrap();
@@ -160,7 +158,7 @@ fn connections_are_encrypted_and_the_server_is_verified() {
         (format!("{by_name}?tls=verify"), ErrorKind::Unreachable, "TLS"),
         (format!("{by_address}?tls=verify&tls_ca={certificate}"), ErrorKind::Unreachable, "TLS"),
     ] {
-        let error = refused(&client_at(&url), "m");
+        let error = refused(&connect(&url), "m");
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains(says), "{error}");
     }

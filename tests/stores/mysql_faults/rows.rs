@@ -8,7 +8,6 @@ use memlock_tests::launch::until;
 use memlock_tests::process::Server;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
-use crate::stranger::Stranger;
 use crate::{Alone, LEASE, PATIENCE, Place, SOON, refused, refused_with, shared, try_lock};
 
 /// `NOW(6)` is the time at which a statement began, before it waited for the row.
@@ -19,14 +18,14 @@ fn a_lock_that_ends_while_its_row_is_waited_for_is_granted() {
     let mutex = holder.mutex("m", Duration::from_secs(3)).unwrap();
     let mut held = mutex.try_lock().unwrap().unwrap();
     let began = Instant::now();
-    let stranger = Stranger::locks(&place, "lock:m");
+    let mut stranger = place.locked("lock:m");
     thread::scope(|scope| {
         // Both wait for the row, and neither may decide by the time at which it began.
         let extension = scope.spawn(|| held.extend(Duration::from_secs(20)));
         let grant = scope.spawn(|| other.mutex("m", LEASE).unwrap().try_lock());
         thread::sleep(Duration::from_millis(3500).saturating_sub(began.elapsed()));
         assert!(!extension.is_finished() && !grant.is_finished(), "they do not wait for the row");
-        stranger.ends();
+        stranger.run("COMMIT;");
         let (extension, grant) = (extension.join().unwrap(), grant.join().unwrap());
         assert!(!matches!(extension, Ok(Extension::Extended)), "it was over: {extension:?}");
         assert!(grant.unwrap().is_some(), "it was free");
@@ -41,14 +40,14 @@ fn a_row_that_a_stranger_keeps_locked_holds_no_call_up() {
     drop(try_lock(&patient, "m").unwrap());
     let mut other = try_lock(&patient, "other").unwrap();
     let dropped = client.mutex("dropped", LEASE).unwrap().lock_for(PATIENCE).unwrap().unwrap();
-    let stranger = Stranger::locks(&place, "lock:m");
+    let mut stranger = place.locked("lock:m");
     let error = refused_with("kept the row locked", &client, "m");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     // A server that had not answered would not be asked for it.
     drop(dropped);
     assert!(try_lock(&patient, "dropped").is_some(), "other rows are free");
     assert_eq!(other.unlock().unwrap(), Release::Released, "other rows are free");
-    stranger.ends();
+    stranger.run("COMMIT;");
     let is_granted = client.mutex("m", LEASE).unwrap().lock_for(PATIENCE).unwrap().is_some();
     assert!(is_granted, "nothing was left behind");
 }
@@ -127,16 +126,15 @@ fn a_lock_is_released_with_the_callers_transaction_or_not_at_all() {
     let run = |end: &str| place.sql(&format!("{begin}; {statement}; SELECT ROW_COUNT(); {end}"));
     assert_eq!(run("ROLLBACK"), "1\n");
     assert_safe!(try_lock(&two, "m").is_none(), "it was rolled back");
-    let mut session = Stranger::at(&place);
-    session.run(&format!("{begin}; {statement}; SELECT ROW_COUNT();"));
-    assert_eq!(session.line(), "1\n");
+    let mut session = place.server.stranger(&place.database);
+    assert_eq!(session.ask(&format!("{begin}; {statement}; SELECT ROW_COUNT();")), "1");
     assert_safe!(try_lock(&two, "m").is_none(), "nobody gets it meanwhile");
     let mut next = thread::scope(|scope| {
         let waiter = scope.spawn(|| waiting.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
         // Longer than a statement may wait for the row.
         thread::sleep(Duration::from_millis(1500));
         assert!(!waiter.is_finished(), "{:?}", waiter.join());
-        session.ends();
+        session.run("COMMIT;");
         waiter.join().unwrap().unwrap().expect("it was committed")
     });
     assert_eq!(run("COMMIT"), "0\n", "the next holder's lock is not released");

@@ -12,7 +12,7 @@ use memlock_tests::mysql::MariaDb;
 use memlock_tests::process::Server;
 use memlock_tests::{assert_safe, assert_safe_eq, url};
 
-use crate::{Alone, LEASE, PATIENCE, Place, client_at, shared, try_lock};
+use crate::{Alone, LEASE, PATIENCE, Place, connect, shared, try_lock};
 
 /// What is not committed is gone with the connection, and then another client gets the lock.
 #[test]
@@ -68,7 +68,7 @@ fn settings_of_the_server_do_not_matter() {
         "--innodb-flush-log-at-trx-commit=0",
         "--max-allowed-packet=1M",
     ]);
-    let (one, two) = (client_at(&server.url()), client_at(&server.url()));
+    let (one, two) = (connect(&server.url()), connect(&server.url()));
     let mut last = 0;
     for _ in 0..5 {
         let mut lock = try_lock(&one, "m").unwrap();

@@ -10,7 +10,7 @@ use memlock_core::name::Keyspace;
 use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Version, schemes};
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::assert_safe;
-use memlock_tests::launch::{START_LIMIT, poll_until, run, until};
+use memlock_tests::launch::{START_LIMIT, give, poll_until, run, until};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 use memlock_tests::url;
@@ -128,6 +128,8 @@ fn sessions_that_the_server_ends_are_replaced_without_a_word() {
     // It holds from the next request of a session on, and not for the login of the next session,
     // which a slow machine may interrupt for longer.
     configure("ALTER SYSTEM SET idle_session_timeout = '100ms'");
+    let has_it = || server.try_sql("SHOW idle_session_timeout") == Ok("100ms".to_owned());
+    until("the server has told its sessions", has_it);
     assert!(lock.check().unwrap());
     configure("ALTER SYSTEM RESET idle_session_timeout");
     place.until(&place.sessions(), "0");
@@ -146,7 +148,7 @@ fn a_promoted_standby_begins_another_life() {
     let files = std::env::temp_dir().join(format!("memlock-pg-{}-copy", std::process::id()));
     let _ = std::fs::remove_dir_all(&files);
     std::fs::create_dir(&files).unwrap();
-    memlock_tests::postgresql::give(&files);
+    give(&files);
     let copied = memlock_tests::postgresql::program("pg_basebackup")
         .args(["-h", "127.0.0.1", "-U", "memlock", "-R", "-X", "stream", "-c", "fast"])
         .args(["-p", &primary.process().port().to_string(), "-D"])

@@ -2,7 +2,7 @@
 
 use memlock_core::ErrorKind;
 use memlock_tests::disk::Disk;
-use memlock_tests::postgresql::give;
+use memlock_tests::launch::give;
 
 use crate::{LEASE, Place, alone, is_free};
 

@@ -17,23 +17,16 @@ mod poolers;
 mod refusals;
 mod rows;
 
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use memlock_core::{Client, Error, ErrorKind};
-use memlock_tests::launch::{end, poll_until, spawn};
+use memlock_tests::client::{LEASE, PATIENCE, connect, is_free};
+use memlock_tests::launch::{number, poll_until};
 use memlock_tests::one_by_one::{Lent, OneByOne};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 use memlock_tests::url;
 
-/// A lease that no test outlasts.
-const LEASE: Duration = Duration::from_secs(300);
-/// For what must happen, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// Of clients that meet a locked row or table.
 const SOON: &str = "io_timeout=2s&connect_timeout=20s";
 
@@ -58,8 +51,7 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn on(server: &'a Postgresql) -> Place<'a> {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let name = format!("place{}x", MADE.fetch_add(1, Ordering::Relaxed));
+        let name = format!("place{}x", number());
         server
             .sql(&format!("CREATE ROLE {name} LOGIN; GRANT CREATE ON DATABASE postgres TO {name}"));
         Place { server, name }
@@ -120,12 +112,6 @@ impl<'a> Place<'a> {
     }
 }
 
-/// A client that waits for a slow machine, unless the URL says otherwise.
-fn connect(url: &str) -> Client {
-    let is_patient = url.contains("io_timeout=");
-    Client::connect(&if is_patient { url.to_owned() } else { url::patient(url) }).unwrap()
-}
-
 /// The error of a call that meets what a stranger has locked. The server cancels it; where that was
 /// slow, the client did not hear of it, and calls again.
 fn refused_for_a_locked_row<T>(mut call: impl FnMut() -> Result<T, Error>) -> Error {
@@ -136,52 +122,4 @@ fn refused_for_a_locked_row<T>(mut call: impl FnMut() -> Result<T, Error>) -> Er
     let error = poll_until(PATIENCE, cancelled).expect("the server cancels it");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     error
-}
-
-/// Whether a lock is free, as another client sees it.
-fn is_free(client: &Client, name: &str) -> bool {
-    client.mutex(name, LEASE).unwrap().owner().unwrap().is_none()
-}
-
-/// Somebody at psql, in the middle of a transaction.
-struct Stranger {
-    child: Child,
-    words: ChildStdin,
-    replies: BufReader<ChildStdout>,
-}
-
-impl Stranger {
-    fn at(server: &Postgresql) -> Stranger {
-        let mut psql = server.psql();
-        psql.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = spawn(psql).unwrap();
-        let words = child.stdin.take().unwrap();
-        let replies = BufReader::new(child.stdout.take().unwrap());
-        Stranger { child, words, replies }
-    }
-
-    /// Returns when the statements were carried out.
-    fn run(&mut self, statements: &str) {
-        let _ = self.ask(statements);
-    }
-
-    /// The last line that psql prints.
-    fn ask(&mut self, statements: &str) -> String {
-        writeln!(self.words, "{statements}\n\\echo done").unwrap();
-        let (mut line, mut last) = (String::new(), String::new());
-        loop {
-            line.clear();
-            assert!(self.replies.read_line(&mut line).unwrap() > 0, "psql ended: {statements}");
-            match line.trim() {
-                "done" => return last,
-                other => last = other.to_owned(),
-            }
-        }
-    }
-}
-
-impl Drop for Stranger {
-    fn drop(&mut self) {
-        end(&mut self.child);
-    }
 }

@@ -7,14 +7,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use memlock_core::{Client, ErrorKind, Insertion, Release, SetUp};
-use memlock_tests::launch::{end, poll_until, spawn, until};
-use memlock_tests::postgresql::{as_nobody, give};
+use memlock_tests::launch::{as_nobody, end, give, poll_until, spawn, until};
 use memlock_tests::process::{Program, Server, ServerProcess};
 use memlock_tests::{assert_safe, assert_safe_eq, url};
 
 use crate::{
-    LEASE, PATIENCE, Place, SOON, Stranger, alone, connect, is_free, refused_for_a_locked_row,
-    shared,
+    LEASE, PATIENCE, Place, SOON, alone, connect, is_free, refused_for_a_locked_row, shared,
 };
 
 /// A PgBouncer with two sessions for all clients of a place.
@@ -165,7 +163,7 @@ fn a_stranger_holds_no_call_up_behind_a_pooler() {
     let bouncer = Pgbouncer::before(&place, "");
     let client = bouncer.client(SOON);
     let mut lock = bouncer.client("durable=no").mutex("m", LEASE).unwrap().lock().unwrap();
-    let mut stranger = Stranger::at(place.server);
+    let mut stranger = place.server.stranger();
     stranger.run(&format!("BEGIN; SELECT key FROM {}.items FOR UPDATE;", place.name));
     let mutex = client.mutex("m", LEASE).unwrap();
     refused_for_a_locked_row(|| mutex.force_unlock(&lock.token().to_string()));

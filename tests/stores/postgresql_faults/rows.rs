@@ -9,7 +9,7 @@ use memlock_core::{ErrorKind, Extension, Release};
 use memlock_tests::launch::poll_until;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
-use crate::{LEASE, PATIENCE, Place, SOON, Stranger, is_free, refused_for_a_locked_row, shared};
+use crate::{LEASE, PATIENCE, Place, SOON, connect, is_free, refused_for_a_locked_row, shared};
 
 /// Rows that come and go: a sweep deletes the row of the lock between two holders.
 #[test]
@@ -31,7 +31,7 @@ fn fences_rise_while_rows_are_deleted() {
             });
         }
         // In one session, which does it as often as it can.
-        let mut sweeper = Stranger::at(place.server);
+        let mut sweeper = place.server.stranger();
         let sweep = format!("DELETE FROM {}.items WHERE expires < clock_timestamp();", place.name);
         place.until(
             &format!(
@@ -54,7 +54,7 @@ fn a_row_that_a_stranger_has_locked_holds_no_call_up() {
     let (patient, client) = (place.client("durable=no"), place.client(SOON));
     let mut lock = patient.mutex("m", LEASE).unwrap().lock().unwrap();
     drop(patient.mutex("free", LEASE).unwrap().lock().unwrap());
-    let mut stranger = Stranger::at(place.server);
+    let mut stranger = place.server.stranger();
     stranger.run(&format!("BEGIN; SELECT key FROM {}.items FOR UPDATE;", place.name));
     let free = client.mutex("free", LEASE).unwrap();
     refused_for_a_locked_row(|| free.try_lock());
@@ -85,7 +85,7 @@ fn a_table_that_a_stranger_has_locked_holds_up_two_drops_at_most() {
         poll_until(PATIENCE, || mutex.lock().ok()).expect("it is free")
     };
     let locks: Vec<_> = (0..LOCKS).map(lock).collect();
-    let mut stranger = Stranger::at(place.server);
+    let mut stranger = place.server.stranger();
     stranger.run(&format!("BEGIN; LOCK TABLE {}.items;", place.name));
     drop(locks);
     // The server logs each statement that it had to cancel.
@@ -118,7 +118,7 @@ fn a_release_that_was_carried_out_is_not_denied() {
         assert_eq!(first.unlock().unwrap(), Release::Released);
         waiter.join().unwrap()
     });
-    let (mut rows, mut table) = (Stranger::at(place.server), Stranger::at(place.server));
+    let (mut rows, mut table) = (place.server.stranger(), place.server.stranger());
     rows.run(&format!("BEGIN; SELECT key FROM {items} WHERE key = 'lock:m' FOR UPDATE;"));
     let released = thread::scope(|scope| {
         let release = scope.spawn(|| lock.unlock());
@@ -155,7 +155,7 @@ fn a_queue_that_is_just_being_created_is_not_too_long() {
         )
     };
     let (add, append) = (apply(1, ""), apply(5, "a waiter"));
-    let (mut first, mut second) = (Stranger::at(place.server), Stranger::at(place.server));
+    let (mut first, mut second) = (place.server.stranger(), place.server.stranger());
     first.run("SELECT pg_advisory_lock(1);");
     let appended = thread::scope(|scope| {
         let append = scope.spawn(|| second.ask(&append));
@@ -174,7 +174,7 @@ fn a_request_that_the_server_cancels_has_changed_nothing() {
     let name = &place.name;
     drop(place.client("durable=no").mutex("m", LEASE).unwrap().lock().unwrap());
     place.server.sql(&format!("ALTER ROLE {name} SET statement_timeout = '500ms'"));
-    let mut stranger = Stranger::at(place.server);
+    let mut stranger = place.server.stranger();
     stranger.run(&format!("BEGIN; SELECT key FROM {name}.items FOR UPDATE;"));
     let error = place.client("durable=no").mutex("m", LEASE).unwrap().try_lock().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unreachable);
@@ -194,7 +194,7 @@ fn a_lock_is_released_with_a_transaction_or_not_at_all() {
     let others = other.mutex(name, LEASE).unwrap();
     let rows = "\\if :ROW_COUNT\n\\echo one\n\\else\n\\echo none\n\\endif";
     for settings in ["", "SET standard_conforming_strings = off;"] {
-        let mut stranger = Stranger::at(place.server);
+        let mut stranger = place.server.stranger();
         stranger.run(settings);
         // Rolled back: it is held on.
         let mut lock = client.mutex(name, LEASE).unwrap().lock().unwrap();
@@ -267,7 +267,7 @@ fn the_first_clients_may_all_come_at_once() {
         thread::scope(|scope| {
             for _ in 0..CLIENTS {
                 scope.spawn(|| {
-                    let client = crate::connect(&url);
+                    let client = connect(&url);
                     let mutex = client.mutex("m", LEASE).unwrap();
                     start.wait();
                     let lock = mutex.try_lock().unwrap();

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::{Call, Reader};
+use crate::launch::number;
 
 /// The file of a made-up history, removed when it is dropped.
 #[derive(Debug)]
@@ -15,9 +15,7 @@ impl Forged {
     /// A line of the text is `<ms> <thread> <event>`, or `<ms> <event>` for thread 0. The event may
     /// name moments as `@<ms>`.
     pub fn of(text: &str) -> Forged {
-        static MADE: AtomicU32 = AtomicU32::new(0);
-        let number = MADE.fetch_add(1, Ordering::Relaxed);
-        let name = format!("memlock-forged-{}-{number}", std::process::id());
+        let name = format!("memlock-forged-{}-{}", std::process::id(), number());
         let mut written = String::new();
         for line in text.lines().map(str::trim_start).filter(|line| !line.is_empty()) {
             let (ms, rest) = line.split_once(' ').expect("a moment and an event");

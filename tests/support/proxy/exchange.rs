@@ -97,11 +97,6 @@ impl Exchange<'_> {
                 self.shared.count_hit();
                 Ok(())
             }
-            Fault::CutBeforeRequest => {
-                self.shared.count_hit();
-                self.cut();
-                Ok(())
-            }
             Fault::DelayRest(length, time) => {
                 let (first, rest) = burst.bytes.split_at(length.min(burst.bytes.len()));
                 send(self.server, first)?;
@@ -194,7 +189,6 @@ impl Exchange<'_> {
             // All but the first have acted on the request and do not come here.
             Fault::CutAfterRequest
             | Fault::DropRequest
-            | Fault::CutBeforeRequest
             | Fault::CutRequestAfter(_)
             | Fault::DelayRest(..)
             | Fault::HoldRest(_) => {

@@ -8,8 +8,6 @@ use crate::wire::{Burst, Command};
 /// Which bursts a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Match {
-    /// `ms` in any mode.
-    Storing,
     /// `ms` only if the key is free (`ME`).
     Adding,
     /// `ms` only over a known version (`C<number>`).
@@ -18,8 +16,6 @@ pub enum Match {
     Putting,
     /// `md`
     Deleting,
-    /// `mg`
-    Getting,
     /// `ma`
     Counting,
     /// `stats`: a client that introduces itself.
@@ -33,8 +29,6 @@ pub enum Match {
 pub enum Fault {
     /// The server never sees the burst. The connection stays open, and silent for good.
     DropRequest,
-    /// The connection is closed; the server never sees the burst.
-    CutBeforeRequest,
     /// The server sees that many bytes of the burst, and the rest of it that much later, even if
     /// the client has gone by then.
     DelayRest(usize, Duration),
@@ -86,14 +80,12 @@ impl Match {
             .flag_value('C')
             .is_some_and(|value| value.bytes().all(|byte| byte.is_ascii_digit()));
         match self {
-            Match::Storing => command.verb() == "ms",
             Match::Adding => {
                 command.verb() == "ms" && (command.has_flag("ME") || command.has_flag("Me"))
             }
             Match::Swapping => command.verb() == "ms" && version,
             Match::Putting => command.verb() == "cas",
             Match::Deleting => command.verb() == "md",
-            Match::Getting => command.verb() == "mg",
             Match::Counting => command.verb() == "ma",
             Match::Stats => command.verb() == "stats",
             Match::Any => true,
