@@ -166,7 +166,7 @@ fn a_refusal_names_the_lock_the_server_and_what_happened(bench: &Bench) {
 fn odd_names_are_locks_of_their_own(bench: &Bench) {
     let door = bench.open();
     let long = vec![b'x'; 64 * 1024];
-    let names: [&[u8]; 9] = [
+    let names: [&[u8]; 15] = [
         b"a b",
         b"a%20b",
         b"a\r\ndelete lock:victim\r\n",
@@ -174,6 +174,13 @@ fn odd_names_are_locks_of_their_own(bench: &Bench) {
         b"%",
         b"\x01",
         "ü".as_bytes(),
+        // What a collation or a pattern takes for the same.
+        b"name",
+        b"Name",
+        b"name ",
+        "n\u{e4}me".as_bytes(),
+        b"na_me",
+        b"na%me",
         &long,
         &long[1..],
     ];

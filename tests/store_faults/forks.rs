@@ -2,7 +2,7 @@
 
 use memlock_core::{Client, Extension, Lock, Release};
 use memlock_tests::assert_safe;
-use memlock_tests::launch::until;
+use memlock_tests::fork::in_a_child;
 
 use crate::{Bench, LEASE, is_free};
 
@@ -10,25 +10,14 @@ use crate::{Bench, LEASE, is_free};
 /// goodbye when it drops them, would ruin them.
 pub(crate) fn a_child_neither_uses_nor_ends_the_connections_of_its_parent(bench: &Bench) {
     let (client, witness) = (bench.client(), bench.client());
-    let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
-    // SAFETY: the child calls what a child of this test's process may: the other threads of the
-    // test harness hold no lock that it needs; it ends with _exit.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "it could not be forked");
-    if child == 0 {
-        // A child that hangs is killed.
-        // SAFETY: alarm has no preconditions.
-        unsafe { libc::alarm(120) };
-        let is_right =
-            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| in_child(client, lock)));
-        // SAFETY: _exit runs nothing of the parent's.
-        unsafe { libc::_exit(if is_right.unwrap_or(false) { 0 } else { 1 }) }
-    }
-    let mut status = 0;
-    // SAFETY: the child is this process's own; `status` is a valid place for its status.
-    let mut waited = || unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) };
-    until("the child has ended", || waited() == child);
-    assert_eq!(status, 0, "the child failed");
+    let lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    let mut both = Some((client, lock));
+    let is_right = in_a_child(|| {
+        let (client, lock) = both.take().unwrap();
+        in_child(client, lock)
+    });
+    assert!(is_right, "the child failed");
+    let (_client, mut lock) = both.unwrap();
     assert!(lock.check().unwrap(), "the parent's connection works");
     assert_safe!(!is_free(&witness, "m"), "the child released its parent's lock");
     assert_eq!(lock.unlock().unwrap(), Release::Released);

@@ -8,6 +8,7 @@ use std::any::Any;
 use std::time::Duration;
 
 use memlock_tests::process::Server;
+use memlock_tests::url;
 
 pub(crate) mod memcached;
 pub(crate) mod memory;
@@ -52,8 +53,7 @@ impl Instance {
     /// A store that other tests use too, under other prefixes. No test's subject is how soon it
     /// answers, and a busy machine takes longer than the usual timeout.
     pub(crate) fn shared(url: &str, unique: &str) -> Instance {
-        let separator = if url.contains('?') { '&' } else { '?' };
-        let store_url = format!("{url}{separator}io_timeout=20s");
+        let store_url = url::with(url, "io_timeout=20s");
         Instance { url: format!("{store_url}&prefix={unique}:"), store_url, _needed: Box::new(()) }
     }
 }

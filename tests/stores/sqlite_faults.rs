@@ -1,7 +1,5 @@
 //! What a file of locks must survive: writers that are killed at any moment, forks of programs
 //! whose threads are in the middle of a lock, a disk that fills up.
-//!
-//! `MEMLOCK_KILLS` says how many writers are killed (10000 for a whole night's peace).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 use std::ffi::{OsStr, OsString};
@@ -10,13 +8,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{Client, Insertion, Lock, Release};
 use memlock_tests::assert_safe;
 use memlock_tests::disk::Disk;
-use memlock_tests::launch::poll_until;
+use memlock_tests::fork::in_a_child;
+use memlock_tests::launch::{end, poll_until};
 use memlock_tests::witness::Witness;
 
 /// By which a child of a test knows what it is to do.
@@ -193,10 +192,10 @@ fn complaint(child: &mut Child) -> String {
 
 #[test]
 fn writers_that_are_killed_leave_a_whole_file_and_no_lock_that_is_held_twice() {
-    let kills = std::env::var("MEMLOCK_KILLS").map_or(150, |text| text.parse().unwrap());
+    const KILLS: u32 = 150;
     let file = File::new();
     let mut writers: Vec<Writer> = (0..4).map(|_| Writer::start(&file)).collect();
-    for _ in 0..kills {
+    for _ in 0..KILLS {
         thread::sleep(Duration::from_micros(random() % 5000));
         let victim = random() as usize % writers.len();
         writers.swap_remove(victim).kill();
@@ -217,7 +216,7 @@ fn writers_that_are_killed_leave_a_whole_file_and_no_lock_that_is_held_twice() {
         assert_safe!(keys.insert(entry.unwrap().1), "a key with two ids");
     }
     assert!(matches!(list.insert("another").unwrap(), Some(Insertion::First(_))));
-    println!("{kills} kills, {} keys", keys.len());
+    println!("{KILLS} kills, {} keys", keys.len());
 }
 
 #[test]
@@ -242,25 +241,12 @@ fn children_of_a_program_whose_threads_lock_can_lock_themselves() {
             });
         }
         for round in 0..60 {
-            // SAFETY: the child does what the library promises that a child may do, and leaves.
-            let child = unsafe { libc::fork() };
-            if child == 0 {
-                let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                    let both = (0..10).all(|_| hold(&client, random() % 4));
-                    // A child of its own, which inherits what this one has opened.
-                    // SAFETY: as above.
-                    let grandchild = unsafe { libc::fork() };
-                    if grandchild == 0 {
-                        let fine = hold(&client, random() % 4);
-                        // SAFETY: nothing of the parent's is to be torn down.
-                        unsafe { libc::_exit(i32::from(!fine)) };
-                    }
-                    both && ended_well(grandchild) && hold(&client, 1)
-                }));
-                // SAFETY: as above.
-                unsafe { libc::_exit(i32::from(!fine.unwrap_or(false))) };
-            }
-            assert!(child > 0 && ended_well(child), "round {round}");
+            let is_right = in_a_child(|| {
+                let both = (0..10).all(|_| hold(&client, random() % 4));
+                // A child of its own, which inherits what this one has opened.
+                both && in_a_child(|| hold(&client, random() % 4)) && hold(&client, 1)
+            });
+            assert!(is_right, "round {round}");
         }
         over.store(true, Ordering::Relaxed);
     });
@@ -280,52 +266,23 @@ fn a_child_in_a_time_namespace_sees_the_same_lock_held() {
     let mut held = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     let is_held =
         |client: &Client| client.mutex("m", LEASE).unwrap().try_lock().is_ok_and(|m| m.is_none());
-    // SAFETY: as above.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let fine = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            const CLONE_NEWTIME: libc::c_int = 0x80;
-            // SAFETY: it concerns the children of this process only.
-            assert_eq!(unsafe { libc::unshare(CLONE_NEWTIME) }, 0);
-            std::fs::write("/proc/self/timens_offsets", "boottime 5000 0").unwrap();
-            // From now on the kernel tells the offset of the children, and not of this process.
-            let refusals = [
-                Client::connect(&file.url()).map(drop).unwrap_err(),
-                client.mutex("m", LEASE).unwrap().try_lock().map(drop).unwrap_err(),
-            ];
-            for error in refusals {
-                assert_eq!(error.kind(), memlock_core::ErrorKind::Config, "{error}");
-                assert!(error.to_string().contains("in a child process"), "{error}");
-            }
-            // SAFETY: as above.
-            let grandchild = unsafe { libc::fork() };
-            if grandchild == 0 {
-                let fine = is_held(&client) && is_held(&Client::connect(&file.url()).unwrap());
-                // SAFETY: as above.
-                unsafe { libc::_exit(i32::from(!fine)) };
-            }
-            ended_well(grandchild)
-        }));
-        // SAFETY: as above.
-        unsafe { libc::_exit(i32::from(!fine.unwrap_or(false))) };
-    }
-    assert!(ended_well(child));
-    assert_eq!(held.unlock().unwrap(), Release::Released);
-}
-
-/// Whether a child ends in time, and without a complaint.
-fn ended_well(child: libc::pid_t) -> bool {
-    let began = Instant::now();
-    let mut status = 0;
-    // SAFETY: the status is ours, and the child is.
-    while unsafe { libc::waitpid(child, &raw mut status, libc::WNOHANG) } == 0 {
-        if began.elapsed() > LIMIT {
-            // SAFETY: it is our child, and was not waited for.
-            unsafe { libc::kill(child, libc::SIGKILL) };
+    assert!(in_a_child(|| {
+        const CLONE_NEWTIME: libc::c_int = 0x80;
+        // SAFETY: it concerns the children of this process only.
+        assert_eq!(unsafe { libc::unshare(CLONE_NEWTIME) }, 0);
+        std::fs::write("/proc/self/timens_offsets", "boottime 5000 0").unwrap();
+        // From now on the kernel tells the offset of the children, and not of this process.
+        let refusals = [
+            Client::connect(&file.url()).map(drop).unwrap_err(),
+            client.mutex("m", LEASE).unwrap().try_lock().map(drop).unwrap_err(),
+        ];
+        for error in refusals {
+            assert_eq!(error.kind(), memlock_core::ErrorKind::Config, "{error}");
+            assert!(error.to_string().contains("in a child process"), "{error}");
         }
-        thread::sleep(Duration::from_millis(1));
-    }
-    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        in_a_child(|| is_held(&client) && is_held(&Client::connect(&file.url()).unwrap()))
+    }));
+    assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
 fn run(program: &str, args: &[&str]) {
@@ -414,8 +371,7 @@ fn the_log_of_a_busy_file_does_not_grow_without_bound() {
 #[test]
 fn a_signal_handler_may_fork_at_any_moment() {
     let file = File::new();
-    #[expect(clippy::zombie_processes, reason = "it is waited for by its id")]
-    let child = Command::new(std::env::current_exe().unwrap())
+    let mut child = Command::new(std::env::current_exe().unwrap())
         // With a second thread, glibc's fork waits for the locks of malloc, which the interrupted
         // thread may hold.
         .args(["forking_handler", "--exact", "--nocapture", "--test-threads=1"])
@@ -423,7 +379,9 @@ fn a_signal_handler_may_fork_at_any_moment() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    assert!(ended_well(libc::pid_t::try_from(child.id()).unwrap()));
+    let ended = poll_until(LIMIT, || child.try_wait().unwrap());
+    end(&mut child);
+    assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
 }
 
 /// The log of a killed process takes the room that its index needs.

@@ -11,6 +11,7 @@
 //! - [`cost`]: the usual cost of a step.
 //! - [`safety`]: the marker of failures that are a breach of safety.
 //! - [`intercepted`]: a store whose batches pass through a function of the test.
+//! - [`fork`]: children that a test forks.
 //! - [`frozen`]: a clock that stands still.
 //! - [`stopwatch`]: measures upper bounds on elapsed time, also on a busy machine.
 //! - [`history`]: what the clients of a test write down; [`check`]: what it must show.
@@ -41,6 +42,7 @@ pub mod disk;
 #[path = "../doors/mod.rs"]
 pub mod doors;
 pub mod fake;
+pub mod fork;
 pub mod frozen;
 pub mod history;
 pub mod hosts;

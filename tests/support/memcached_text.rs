@@ -209,23 +209,6 @@ mod tests {
     use crate::server::Memcached;
 
     #[test]
-    fn add_set_get_and_delete_do_what_they_say() {
-        let server = Memcached::start();
-        let mut plain = server.plain();
-        assert!(plain.add("k", "one", 60));
-        assert!(!plain.add("k", "two", 60));
-        assert_eq!(plain.get("k").as_deref(), Some(&b"one"[..]));
-        assert!(plain.set("k", [0, 13, 10, 255], 0));
-        assert_eq!(plain.get("k").as_deref(), Some(&[0, 13, 10, 255][..]));
-        assert!(plain.delete("k"));
-        assert!(!plain.delete("k"));
-        assert!(plain.set("k", "", 0));
-        assert_eq!(plain.get("k").as_deref(), Some(&b""[..]));
-        plain.flush_all();
-        assert_eq!(plain.get("k"), None);
-    }
-
-    #[test]
     fn every_command_on_an_item_is_counted_once() {
         let server = Memcached::start();
         let mut plain = server.plain();

@@ -36,11 +36,7 @@ impl Postgresql {
     /// Starts one with settings such as `fsync=off`.
     pub fn with(settings: &[&str]) -> Postgresql {
         let name = format!("memlock-pg-{}-{}", std::process::id(), number());
-        Postgresql::at(std::env::temp_dir().join(name), settings)
-    }
-
-    /// Starts one with its files in this directory, which is created and removed.
-    pub fn at(files: PathBuf, settings: &[&str]) -> Postgresql {
+        let files = std::env::temp_dir().join(name);
         create(&files);
         let mut copy = program("cp");
         copy.arg("-a").arg(template().join("data")).arg(&files);

@@ -119,23 +119,8 @@ fn program() -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-    use std::time::Duration;
-
     use super::*;
     use crate::launch::{ReservedPort, START_LIMIT, poll_until};
-
-    #[test]
-    fn a_started_server_stores_and_a_restarted_one_is_empty_on_the_same_port() {
-        let server = Memcached::start();
-        let (port, pid) = (server.port(), server.pid());
-        assert_eq!(server.url(), format!("memcached://127.0.0.1:{port}"));
-        assert!(server.plain().set("k", "v", 0));
-        server.restart();
-        assert_eq!(server.port(), port);
-        assert_ne!(server.pid(), pid);
-        assert_eq!(server.plain().get("k"), None);
-    }
 
     #[test]
     fn a_killed_server_refuses_and_its_port_goes_to_nobody_else() {
@@ -148,20 +133,6 @@ mod tests {
         assert!(others.iter().all(|other| other.number() != server.port()));
         server.restart();
         assert!(server.plain().command("version").starts_with("VERSION "));
-    }
-
-    #[test]
-    fn a_paused_server_keeps_silent_until_it_is_resumed() {
-        let server = Memcached::start();
-        let mut plain = server.plain();
-        server.pause();
-        plain.set_reply_limit(Duration::from_millis(50));
-        assert!(plain.try_command("version").is_err());
-        server.resume();
-        plain.set_reply_limit(START_LIMIT);
-        assert!(plain.command("mn").starts_with("VERSION "), "the late reply comes first");
-        server.pause();
-        server.kill();
     }
 
     #[test]
@@ -178,12 +149,6 @@ mod tests {
     #[should_panic(expected = "did not come up")]
     fn a_server_that_cannot_start_says_why() {
         let _ = Memcached::with_args(&["--no-such-option"]);
-    }
-
-    #[test]
-    fn a_server_outlives_the_thread_that_started_it() {
-        let server = thread::spawn(Memcached::start).join().expect("the starting thread panicked");
-        assert!(server.plain().command("version").starts_with("VERSION "));
     }
 
     #[test]

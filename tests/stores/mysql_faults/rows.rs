@@ -83,18 +83,6 @@ fn a_deadlock_is_tried_again() {
     assert!(try_lock(&patient, "n").is_some(), "nothing was left behind");
 }
 
-/// Also those that a collation takes for the same.
-#[test]
-fn names_are_compared_byte_by_byte() {
-    let place = Place::on(shared());
-    let (one, two) = (place.client(""), place.client(""));
-    let names = ["name", "Name", "NAME", "name ", "n\u{e4}me", "na_me", "na%me"];
-    let held: Vec<_> = names.iter().map(|name| try_lock(&one, name).unwrap()).collect();
-    assert_safe!(names.iter().all(|name| try_lock(&two, name).is_none()), "held twice");
-    drop(held);
-    assert!(names.iter().all(|name| try_lock(&two, name).is_some()));
-}
-
 #[test]
 fn eight_clients_create_the_table_at_once() {
     let place = Place::on(shared());
