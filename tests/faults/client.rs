@@ -94,6 +94,7 @@ impl From<No> for Refused {
 }
 
 /// What was granted.
+#[expect(clippy::large_enum_variant, reason = "a thread has one")]
 enum Granted {
     Lock(Lock),
     Permit(Permit),
@@ -118,10 +119,8 @@ impl Granted {
         Ok(match self {
             Granted::Lock(lock) => lock.extend(lease)?.into(),
             Granted::Permit(permit) => permit.extend(lease)?.into(),
-            Granted::InC(held) => {
-                held.as_mut().expect("it is held").extend(lease)?;
-                Answer::Ok
-            }
+            Granted::InC(Some(held)) => held.extend(lease).map(|()| Answer::Ok)?,
+            Granted::InC(None) => Answer::NotHeld,
         })
     }
 
@@ -129,10 +128,10 @@ impl Granted {
         Ok(match self {
             Granted::Lock(lock) => lock.unlock()?.into(),
             Granted::Permit(permit) => permit.release()?.into(),
-            Granted::InC(held) => {
-                held.take().expect("it is held").release()?;
-                Answer::Ok
-            }
+            Granted::InC(held) => match held.take() {
+                Some(held) => held.release().map(|()| Answer::Ok)?,
+                None => Answer::NotHeld,
+            },
         })
     }
 

@@ -47,65 +47,44 @@ pub(crate) enum Injection {
 /// Ends a fault.
 pub(crate) type Undo = Box<dyn FnOnce(&mut World) -> Result<(), Failure>>;
 
+/// Where a fault is: in each of the first two, one thing can be wrong at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Between the proxy and its clients.
+    Wire,
+    /// The server's process.
+    Server,
+    Elsewhere,
+}
+
 impl Injection {
-    /// How long it lasts, and how long it then is gone, in milliseconds from and to.
-    pub(crate) fn times(&self) -> [(u64, u64); 2] {
+    /// What it is called, where it is, how long it lasts, and how long it then is gone, in
+    /// milliseconds from and to.
+    pub(crate) fn about(&self) -> (&'static str, Place, [(u64, u64); 2]) {
+        use Place::{Elsewhere, Server, Wire};
+        let long = [(2000, 3000), (0, 1)];
         match self {
-            Injection::None
-            | Injection::Cuts(_)
-            | Injection::Delays
-            | Injection::ByteByByte
-            | Injection::RepeatedReplies => [(2000, 3000), (0, 1)],
-            Injection::BlackHole => [(200, 1200), (500, 900)],
-            Injection::ClientsKilled => [(0, 1), (50, 250)],
+            Injection::None => ("none", Elsewhere, long),
+            Injection::Cuts(_) => ("connections cut", Wire, long),
+            Injection::Delays => ("delays", Wire, long),
+            Injection::BlackHole => ("black hole", Wire, [(200, 1200), (500, 900)]),
+            Injection::ByteByByte => ("byte by byte", Wire, long),
+            Injection::RepeatedReplies => ("reply bytes repeated", Wire, long),
+            Injection::ClientsKilled => ("clients killed", Elsewhere, [(0, 1), (50, 250)]),
             // Across the leases, which last for one to two seconds, and the server's three.
-            Injection::ClientsStopped => [(300, 5500), (0, 100)],
-            Injection::ServerRestarted => [(100, 500), (1500, 2000)],
-            Injection::ServerFlushed => [(0, 1), (300, 900)],
-            Injection::ServerStopped => [(100, 1800), (300, 900)],
-            Injection::ServerFull | Injection::FewConnections => [(4000, 5000), (1500, 1600)],
-            Injection::FewDescriptors | Injection::DiskFull => [(300, 900), (300, 900)],
-            Injection::CablePulled => [(500, 2500), (700, 1200)],
-        }
-    }
-
-    /// Whether it is on the wire between the proxy and its clients, where only one thing can be
-    /// wrong at a time.
-    pub(crate) fn is_on_the_wire(&self) -> bool {
-        use Injection::{BlackHole, ByteByByte, Cuts, Delays, RepeatedReplies};
-        matches!(self, Cuts(_) | Delays | BlackHole | ByteByByte | RepeatedReplies)
-    }
-
-    /// Whether it is about the server's process.
-    pub(crate) fn is_in_the_server(&self) -> bool {
-        use Injection::{
-            FewConnections, ServerFlushed, ServerFull, ServerRestarted, ServerStopped,
-        };
-        matches!(
-            self,
-            ServerRestarted | ServerFlushed | ServerStopped | ServerFull | FewConnections
-        )
-    }
-
-    /// What it is called.
-    pub(crate) fn name(&self) -> &'static str {
-        match self {
-            Injection::None => "none",
-            Injection::Cuts(_) => "connections cut",
-            Injection::Delays => "delays",
-            Injection::BlackHole => "black hole",
-            Injection::ByteByByte => "byte by byte",
-            Injection::RepeatedReplies => "reply bytes repeated",
-            Injection::ClientsKilled => "clients killed",
-            Injection::ClientsStopped => "clients stopped",
-            Injection::ServerRestarted => "server killed, restarted",
-            Injection::ServerFlushed => "flush_all",
-            Injection::ServerStopped => "server stopped",
-            Injection::ServerFull => "server full",
-            Injection::FewConnections => "connection limit",
-            Injection::FewDescriptors => "no descriptors left",
-            Injection::CablePulled => "cable pulled",
-            Injection::DiskFull => "disk full",
+            Injection::ClientsStopped => ("clients stopped", Elsewhere, [(300, 5500), (0, 100)]),
+            Injection::ServerRestarted => {
+                ("server killed, restarted", Server, [(100, 500), (1500, 2000)])
+            }
+            Injection::ServerFlushed => ("flush_all", Server, [(0, 1), (300, 900)]),
+            Injection::ServerStopped => ("server stopped", Server, [(100, 1800), (300, 900)]),
+            Injection::ServerFull => ("server full", Server, [(4000, 5000), (1500, 1600)]),
+            Injection::FewConnections => ("connection limit", Server, [(4000, 5000), (1500, 1600)]),
+            Injection::FewDescriptors => {
+                ("no descriptors left", Elsewhere, [(300, 900), (300, 900)])
+            }
+            Injection::CablePulled => ("cable pulled", Elsewhere, [(500, 2500), (700, 1200)]),
+            Injection::DiskFull => ("disk full", Elsewhere, [(300, 900), (300, 900)]),
         }
     }
 

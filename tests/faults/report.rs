@@ -10,83 +10,61 @@ const SHOWN: usize = 4;
 /// How long a finding may be.
 const WIDTH: usize = 900;
 
+type Counts = fn(&Op, Answer) -> bool;
+
+/// What the calls of a round were answered: the columns of the table, and what each counts.
+const ANSWERED: [(&str, Counts); 9] = [
+    ("calls", |_, _| true),
+    ("granted", |op, said| matches!((op, said), (Op::Lock { .. }, Answer::Ok))),
+    ("permits", |op, said| matches!((op, said), (Op::Acquire { .. }, Answer::Ok))),
+    ("refused", |_, said| matches!(said, Answer::Busy | Answer::TimedOut)),
+    ("inserted", |op, said| {
+        matches!((op, said), (Op::Insert { .. }, Answer::Ok | Answer::Duplicate))
+    }),
+    ("lost", |_, said| said == Answer::Lost),
+    ("unreach", |_, said| said == Answer::Unreachable),
+    ("unknown", |_, said| said == Answer::Unknown),
+    ("protocol", |_, said| said == Answer::Protocol),
+];
+/// The columns of what was found.
+const FOUND: [&str; 4] = ["losses", "violations", "hung", "latest"];
+
 /// How often what was answered.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
-    pub(crate) calls: usize,
-    pub(crate) granted: usize,
-    /// How often permits were.
-    pub(crate) permitted: usize,
-    pub(crate) refused: usize,
-    pub(crate) inserted: usize,
-    pub(crate) lost: usize,
-    pub(crate) unreachable: usize,
-    pub(crate) unknown: usize,
-    pub(crate) protocol: usize,
-}
+pub(crate) struct Tally([usize; ANSWERED.len()]);
 
 impl Tally {
     pub(crate) fn add(&mut self, calls: &[Call]) {
         for call in calls {
             let Some(said) = call.answer().filter(|_| call.op != Op::Inside) else { continue };
-            self.calls += 1;
-            let count = match (&call.op, said) {
-                (Op::Lock { .. }, Answer::Ok) => &mut self.granted,
-                (Op::Acquire { .. }, Answer::Ok) => &mut self.permitted,
-                (_, Answer::Busy | Answer::TimedOut) => &mut self.refused,
-                (Op::Insert { .. }, Answer::Ok | Answer::Duplicate) => &mut self.inserted,
-                (_, Answer::Lost) => &mut self.lost,
-                (_, Answer::Unreachable) => &mut self.unreachable,
-                (_, Answer::Unknown) => &mut self.unknown,
-                (_, Answer::Protocol) => &mut self.protocol,
-                _ => continue,
-            };
-            *count += 1;
+            for (count, (_, counts)) in self.0.iter_mut().zip(ANSWERED) {
+                *count += usize::from(counts(&call.op, said));
+            }
         }
     }
 
-    pub(crate) fn errors(&self) -> usize {
-        self.unreachable + self.unknown + self.protocol
+    /// In words.
+    pub(crate) fn summary(&self) -> String {
+        let counts =
+            ANSWERED.iter().zip(self.0).map(|((what, _), count)| format!("{count} {what}"));
+        counts.collect::<Vec<_>>().join(", ")
     }
 }
 
+fn line(name: &str, cells: impl Iterator<Item = String>) -> String {
+    let columns = ANSWERED.iter().map(|(column, _)| *column).chain(FOUND);
+    let cells = columns.zip(cells).map(|(column, cell)| format!("{cell:>0$}", column.len() + 2));
+    format!("{name:<26}{}", cells.collect::<String>())
+}
+
 pub(crate) fn head() -> String {
-    format!(
-        "{:<26}{:>7}{:>8}{:>8}{:>8}{:>9}{:>6}{:>8}{:>8}{:>9}{:>8}{:>11}{:>6}{:>8}",
-        "fault",
-        "calls",
-        "granted",
-        "permits",
-        "refused",
-        "inserted",
-        "lost",
-        "unreach",
-        "unknown",
-        "protocol",
-        "losses",
-        "violations",
-        "hung",
-        "latest"
-    )
+    line("fault", ANSWERED.iter().map(|(column, _)| *column).chain(FOUND).map(str::to_owned))
 }
 
 pub(crate) fn row(name: &str, tally: &Tally, verdict: &Verdict) -> String {
-    format!(
-        "{name:<26}{:>7}{:>8}{:>8}{:>8}{:>9}{:>6}{:>8}{:>8}{:>9}{:>8}{:>11}{:>6}{:>6.1} s",
-        tally.calls,
-        tally.granted,
-        tally.permitted,
-        tally.refused,
-        tally.inserted,
-        tally.lost,
-        tally.unreachable,
-        tally.unknown,
-        tally.protocol,
-        verdict.losses.len(),
-        verdict.violations.len(),
-        verdict.hung.len(),
-        verdict.latest.as_secs_f64()
-    )
+    let found = [&verdict.losses, &verdict.violations, &verdict.hung].map(Vec::len);
+    let latest = format!("{:.1} s", verdict.latest.as_secs_f64());
+    line(name, tally.0.into_iter().chain(found).map(|count| count.to_string()).chain([latest]))
 }
 
 /// The first few, indented: breaches of safety before all others.

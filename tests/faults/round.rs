@@ -11,7 +11,7 @@ use memlock_tests::disk::Disk;
 use memlock_tests::history::Call;
 
 use crate::cuts::{Cutter, Side};
-use crate::injection::Injection;
+use crate::injection::{Injection, Place};
 use crate::processes::{Kind, Programs, USUAL};
 use crate::report::Tally;
 use crate::world::{LONG, SHORT, Setting, World};
@@ -66,7 +66,7 @@ pub(crate) fn all() -> Vec<Round> {
         in_file: true,
         ..round(name, fault, sound, punctual)
     };
-    let plain = |fault: Injection, sound, punctual| round(fault.name(), fault, sound, punctual);
+    let plain = |fault: Injection, sound, punctual| round(fault.about().0, fault, sound, punctual);
     vec![
         plain(Injection::None, true, true),
         round("cut within requests", Injection::Cuts(Cutter::new(Side::Request)), false, false),
@@ -157,13 +157,13 @@ impl Round {
     }
 
     fn disturb(&self, world: &mut World, time: Duration) -> Result<(), Failure> {
+        let (_, place, [lasting, gone]) = self.fault.about();
         // A server that is replaced within its first second gives fences that do not rise: see
         // DESIGN.md.
-        if self.fault.is_in_the_server() {
+        if place == Place::Server {
             thread::sleep(FIRST_SECOND);
         }
         let end = now() + if self.name == WRONG { time.max(LEAST_FOR_WRONG) } else { time };
-        let [lasting, gone] = self.fault.times();
         let mut stirred = now();
         while now() + FIRST_SECOND < end {
             let undo = self.fault.begin(world)?;

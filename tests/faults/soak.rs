@@ -9,7 +9,7 @@ use memlock_tests::check::{Verdict, check};
 use memlock_tests::history::Call;
 
 use crate::cuts::{Cutter, Side};
-use crate::injection::{Injection, Undo};
+use crate::injection::{Injection, Place, Undo};
 use crate::processes::{Kind, Programs, USUAL};
 use crate::report::Tally;
 use crate::world::{BOUND, SHORT, Setting, World};
@@ -40,7 +40,7 @@ pub(crate) fn run(programs: &Programs, folder: &Path, time: Duration) -> Result<
         Err(why) => {
             println!(
                 "NOT PART OF IT: {}: no network namespaces here: {why}",
-                Injection::CablePulled.name()
+                Injection::CablePulled.about().0
             );
             None
         }
@@ -107,9 +107,8 @@ struct Active {
 impl Active {
     /// Whether both may not be at once.
     fn excludes(&self, other: &Injection) -> bool {
-        let wire = self.fault.is_on_the_wire() && other.is_on_the_wire();
-        let server = self.fault.is_in_the_server() && other.is_in_the_server();
-        wire || server || self.fault.name() == other.name()
+        let ((own, here, _), (name, there, _)) = (self.fault.about(), other.about());
+        own == name || (here == there && here != Place::Elsewhere)
     }
 }
 
@@ -194,7 +193,7 @@ impl Soak {
         let Some(fault) = choice.get(place).map(|fault| Injection::clone(fault)) else {
             return Ok(());
         };
-        let [(least, most), (gone, longest)] = fault.times();
+        let (_, _, [(least, most), (gone, longest)]) = fault.about();
         let undo = Some(fault.begin(world)?);
         let ends = now() + world.chance.millis(least, most);
         let free = ends + world.chance.millis(gone, longest);
@@ -250,16 +249,14 @@ impl Soak {
 
     fn line(&self) {
         let minutes = now().saturating_sub(self.began).as_secs_f64() / 60.0;
+        let Verdict { losses, violations, hung, .. } = &self.verdict;
         println!(
-            "{minutes:5.1} min: {} faults, {} calls, {} granted, {} of permits, {} failed, {} lost with the server, {} violations, {} hung",
+            "{minutes:5.1} min: {} faults, {}, {} lost with the server, {} violations, {} hung",
             self.faults,
-            self.tally.calls,
-            self.tally.granted,
-            self.tally.permitted,
-            self.tally.errors(),
-            self.verdict.losses.len(),
-            self.verdict.violations.len(),
-            self.verdict.hung.len()
+            self.tally.summary(),
+            losses.len(),
+            violations.len(),
+            hung.len()
         );
     }
 }
