@@ -10,9 +10,9 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{Client, ErrorKind, Lock, Release};
 use memlock_tests::assert_safe;
+use memlock_tests::chance::random;
 use memlock_tests::process::Server;
 use memlock_tests::witness::Witness;
 
@@ -30,12 +30,6 @@ const PERMITS: u32 = 2;
 const WORKERS: usize = 8;
 /// A worker has its two clients' connections, its witnesses, and what every process has.
 const MOST_DESCRIPTORS: usize = 60;
-
-fn random() -> u64 {
-    let mut bytes = [0; 8];
-    SystemClock.random(&mut bytes).unwrap();
-    u64::from_ne_bytes(bytes)
-}
 
 /// A witness also has the greatest fence so far.
 fn rises(mut file: &File, lock: &Lock) {

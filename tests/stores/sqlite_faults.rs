@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{Client, Insertion, Lock, Release};
 use memlock_tests::assert_safe;
+use memlock_tests::chance::random;
 use memlock_tests::disk::Disk;
 use memlock_tests::fork::in_a_child;
 use memlock_tests::launch::{end, poll_until};
@@ -27,12 +27,6 @@ const LEASE: Duration = Duration::from_secs(30);
 const NAMES: u64 = 40;
 /// Ends a test that hangs.
 const LIMIT: Duration = Duration::from_secs(60);
-
-fn random() -> u64 {
-    let mut bytes = [0; 8];
-    SystemClock.random(&mut bytes).unwrap();
-    u64::from_ne_bytes(bytes)
-}
 
 fn witness_of(directory: &Path, name: u64) -> PathBuf {
     directory.join(format!("witness-{name}"))

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use memlock_core::clock::{Clock, SystemClock};
+
 /// The seed of a test run: MEMLOCK_SEED, or always the same one.
 ///
 /// What fails with a seed fails with it again, as far as the seed decides. `make prove` sets fresh
@@ -10,6 +12,13 @@ use std::time::Duration;
 pub fn seed_of_run() -> u64 {
     let text = std::env::var("MEMLOCK_SEED").ok();
     text.map_or(1, |text| text.parse().expect("MEMLOCK_SEED is a number below 2^64"))
+}
+
+/// Any number, another one in each run.
+pub fn random() -> u64 {
+    let mut bytes = [0; 8];
+    SystemClock.random(&mut bytes).expect("the system has random bytes");
+    u64::from_ne_bytes(bytes)
 }
 
 /// A stream of decisions.

@@ -108,10 +108,6 @@ impl Postgresql {
         let gone = || processes(&self.files).is_empty().then_some(());
         assert!(poll_until(START_LIMIT, gone).is_some(), "the server does not stop");
     }
-
-    fn signal_all(&self, signal: libc::c_int) {
-        signal_all(&self.files, signal);
-    }
 }
 
 impl Server for Postgresql {
@@ -136,11 +132,11 @@ impl Server for Postgresql {
 
     fn pause(&self) {
         self.process.pause();
-        self.signal_all(libc::SIGSTOP);
+        signal_all(&self.files, libc::SIGSTOP);
     }
 
     fn resume(&self) {
-        self.signal_all(libc::SIGCONT);
+        signal_all(&self.files, libc::SIGCONT);
     }
 }
 

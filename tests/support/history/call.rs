@@ -35,39 +35,20 @@ pub struct Who {
     pub thread: u64,
 }
 
-/// What is called.
+/// What is called, with what it asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "what is asked for has the names of the API")]
 pub enum Op {
     /// Acquires a mutex.
-    Lock {
-        /// The lease that is asked for.
-        lease: Duration,
-        /// The limit of the wait, if there is one.
-        wait: Option<Duration>,
-    },
+    Lock { lease: Duration, wait: Option<Duration> },
     /// Extends the lease of a mutex.
-    Extend {
-        /// The lease that is asked for.
-        lease: Duration,
-    },
+    Extend { lease: Duration },
     /// Releases a mutex.
     Unlock,
     /// Acquires permits of a semaphore.
-    Acquire {
-        /// The lease that is asked for.
-        lease: Duration,
-        /// The limit of the wait, if there is one.
-        wait: Option<Duration>,
-        /// The number of permits.
-        permits: u32,
-        /// The priority of the waiter.
-        priority: i64,
-    },
+    Acquire { lease: Duration, wait: Option<Duration>, permits: u32, priority: i64 },
     /// Extends the lease of permits.
-    Prolong {
-        /// The lease that is asked for.
-        lease: Duration,
-    },
+    Prolong { lease: Duration },
     /// Releases permits.
     Release,
     /// Sets up the session of a distinct list, or joins it.
