@@ -104,12 +104,7 @@ impl MemcachedText {
 
     /// What `stats` says.
     pub fn stats(&mut self) -> HashMap<String, String> {
-        self.try_stats().unwrap_or_else(|why| panic!("no stats: {why}"))
-    }
-
-    /// [`MemcachedText::stats`] for tests where the connection may fail.
-    pub fn try_stats(&mut self) -> io::Result<HashMap<String, String>> {
-        self.stats_reply("stats")
+        self.stats_reply("stats").unwrap_or_else(|why| panic!("no stats: {why}"))
     }
 
     /// What `stats <topic>` says, such as `settings` or `items`.
@@ -174,7 +169,7 @@ impl MemcachedText {
         }
     }
 
-    fn stats_reply(&mut self, request: &str) -> io::Result<HashMap<String, String>> {
+    pub(crate) fn stats_reply(&mut self, request: &str) -> io::Result<HashMap<String, String>> {
         self.send(request.as_bytes())?;
         let mut stats = HashMap::new();
         loop {

@@ -39,7 +39,7 @@ impl Program for Settings {
 
     fn answers(&self, port: u16, pid: u32) -> bool {
         let plain = MemcachedText::try_connect(&format!("127.0.0.1:{port}"));
-        let stats = plain.and_then(|mut plain| plain.try_stats());
+        let stats = plain.and_then(|mut plain| plain.stats_reply("stats"));
         stats.is_ok_and(|stats| stats.get("pid") == Some(&pid.to_string()))
     }
 }
