@@ -282,6 +282,22 @@ mod tests {
     }
 
     #[test]
+    fn scripted_replies_come_as_scripted() {
+        let cases = [
+            (Behaviour::Garbage(b"rubbish\r\n".to_vec()), "stats", "rubbish"),
+            (Behaviour::WrongOpaque, "mg k v O1", "HD c1 O999999"),
+            (Behaviour::HugeValue, "mg k v O17", "VA 999999999 c1 t10 O17"),
+            (Behaviour::ServerError, "ms k 1 ME\r\na", "SERVER_ERROR out of memory storing object"),
+            (Behaviour::ServerError, "mg k v", "EN"),
+        ];
+        for (behaviour, line, reply) in cases {
+            let (_fake, mut client) = client_of(behaviour);
+            assert_eq!(client.command(line), reply);
+            assert_eq!(client.command(line), reply, "again");
+        }
+    }
+
+    #[test]
     fn half_lines_and_drips_never_end() {
         for behaviour in [Behaviour::HalfLine, Behaviour::Drip] {
             let (_fake, mut client) = client_of(behaviour);
