@@ -150,19 +150,22 @@ sanitize: ## watch the code run: model tests, Miri, thread and address sanitizer
 	tests/sanitize/run $(PARTS)
 
 FAULTS := target/debug/faults
+FAULTS_C_CLIENT := target/debug/fault-client-c
 
 .PHONY: faults
 faults: $(FAULTS) ## cut, delay, kill, stop, fill and starve clients, wire and server, one after the other (ARGS=WORD for some, SEED=n; 2 minutes)
-	$(if $(SEED),MEMLOCK_SEED=$(SEED)) PYTHON=$(PYTHON) $(FAULTS) $(ARGS)
+	$(if $(SEED),MEMLOCK_SEED=$(SEED)) PYTHON=$(PYTHON) FAULTS_C_CLIENT=$(abspath $(FAULTS_C_CLIENT)) $(FAULTS) $(ARGS)
 
 .PHONY: soak
 soak: $(FAULTS) ## the same faults at random, several at once, for MINUTES=n (also 0.3; SEED=n)
-	$(if $(SEED),MEMLOCK_SEED=$(SEED)) PYTHON=$(PYTHON) $(FAULTS) soak $(MINUTES)
+	$(if $(SEED),MEMLOCK_SEED=$(SEED)) PYTHON=$(PYTHON) FAULTS_C_CLIENT=$(abspath $(FAULTS_C_CLIENT)) $(FAULTS) soak $(MINUTES)
 
 .PHONY: $(FAULTS)
-$(FAULTS): python
+$(FAULTS): build python
 	@packaging/need cc memcached ip
 	$(CARGO) build -p memlock-tests --bins
+	$(CC) -std=gnu11 -O1 -g -Wall -Wextra -Wpedantic -Werror -Iinclude tests/faults/client.c -o $(FAULTS_C_CLIENT) \
+	  -L$(BUILT) -lmemlock -Wl,-rpath,$(abspath $(BUILT))
 
 .PHONY: bench
 bench: build python $(VENV)/.bench ## measure pairs (locks, semaphores) and inserts next to their floors (STORES=redis,sqlite for some; ARGS=--quick for a glance)

@@ -1,7 +1,7 @@
-//! One of the processes of `make faults`: `fault-client URL HISTORY SEED rust|c|credulous`. It
-//! contends for three mutexes and the permits of two semaphores, inserts into a distinct list, and
-//! writes down what it does as [`memlock_tests::history`] says, until standard input ends: in two
-//! threads in Rust, and in one by the C functions. client.py does the same.
+//! One of the processes of `make faults`, in Rust: `fault-client URL HISTORY SEED [credulous]`. Two
+//! threads contend for three mutexes and the permits of two semaphores, insert into a distinct
+//! list, and write down what they do as [`memlock_tests::history`] says, until standard input ends.
+//! client.c and client.py do the same.
 //!
 //! Of the first semaphore no client wants more than one permit, so that none reserves several, and
 //! a refusal is due to its holders.
@@ -17,10 +17,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{Answer, Client, Error, Lock, Permit, Request, Wait};
+use memlock_core::clock::{Clock, Moment, SystemClock};
+use memlock_core::{
+    Answer, Client, DistinctList, Error, Extension, Lock, Permit, Request, Result as Answered,
+    Semaphore, Wait, Waited,
+};
 use memlock_tests::chance::Chance;
-use memlock_tests::doors::{Door, For, Held, Language, List, No, PermitRequest};
 use memlock_tests::history::{Op, Writer};
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -40,30 +42,29 @@ const CREDULITY: Duration = Duration::from_secs(5);
 
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let [url, history, seed, kind] = args.as_slice() else {
-        return Err("fault-client URL HISTORY SEED rust|c|credulous".into());
+    let (url, history, seed, credulous) = match args.as_slice() {
+        [url, history, seed] => (url, history, seed, false),
+        [url, history, seed, word] if word == "credulous" => (url, history, seed, true),
+        _ => return Err("fault-client URL HISTORY SEED [credulous]".into()),
     };
-    let (language, threads) = if kind == "c" { (Language::C, 1) } else { (Language::Rust, 2) };
-    let client = (language == Language::Rust).then(|| Client::connect(url)).transpose()?;
-    let door = language.open_here(url).ok_or("it is called in this process")?;
+    let client = Client::connect(url)?;
     let history = Writer::open(history)?;
     let mut chance = Chance(seed.parse()?);
     let stopped = AtomicBool::new(false);
     thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
+        let workers: Vec<_> = (0..2)
             .map(|number| {
-                let mut worker = Worker {
-                    client: client.as_ref(),
-                    door: &*door,
-                    history: history.of_thread(number),
-                    number,
-                    chance: Chance(chance.number()),
-                    credulous: kind == "credulous",
-                    list: None,
-                    session: 0,
-                };
+                let chance = Chance(chance.number());
+                let (client, history) = (&client, history.of_thread(number));
                 let stopped = &stopped;
-                scope.spawn(move || worker.live(stopped))
+                scope.spawn(move || -> Result<(), Failure> {
+                    let lease = Duration::from_secs(1);
+                    let open = |(name, permits, _)| client.semaphore(name, permits, lease);
+                    let semaphores = SEMAPHORES.into_iter().map(open).collect::<Result<_, _>>()?;
+                    let (list, session) = (None, 0);
+                    Worker { client, history, number, chance, credulous, semaphores, list, session }
+                        .live(stopped)
+                })
             })
             .collect();
         std::io::stdin().read_to_end(&mut Vec::new())?;
@@ -72,89 +73,15 @@ fn main() -> Result<(), Failure> {
     })
 }
 
-/// An answer other than the one that was asked for, and its sentence.
-struct Refused(Answer, String);
-
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
-        Refused(error.kind().answer(), error.to_string())
-    }
-}
-
-impl From<Answer> for Refused {
-    fn from(answer: Answer) -> Refused {
-        Refused(answer, String::new())
-    }
-}
-
-impl From<No> for Refused {
-    fn from(no: No) -> Refused {
-        Refused(no.answer, no.sentence)
-    }
-}
-
-/// What was granted.
-#[expect(clippy::large_enum_variant, reason = "a thread has one")]
-enum Granted {
-    Lock(Lock),
-    Permit(Permit),
-    /// Either by the C functions, until it is released.
-    InC(Option<Box<dyn Held>>),
-}
-
-impl Granted {
-    /// Until when it is certainly held: in C rather too early than too late.
-    fn deadline(&self) -> Duration {
-        let before = now();
-        match self {
-            Granted::Lock(lock) => lock.deadline().since_boot(),
-            Granted::Permit(permit) => permit.deadline().since_boot(),
-            Granted::InC(held) => {
-                before + held.as_ref().map_or(Duration::ZERO, |it| it.remaining())
-            }
-        }
-    }
-
-    fn extend(&mut self, lease: Duration) -> Result<Answer, Refused> {
-        Ok(match self {
-            Granted::Lock(lock) => lock.extend(lease)?.into(),
-            Granted::Permit(permit) => permit.extend(lease)?.into(),
-            Granted::InC(Some(held)) => held.extend(lease).map(|()| Answer::Ok)?,
-            Granted::InC(None) => Answer::NotHeld,
-        })
-    }
-
-    fn release(&mut self) -> Result<Answer, Refused> {
-        Ok(match self {
-            Granted::Lock(lock) => lock.unlock()?.into(),
-            Granted::Permit(permit) => permit.release()?.into(),
-            Granted::InC(held) => match held.take() {
-                Some(held) => held.release().map(|()| Answer::Ok)?,
-                None => Answer::NotHeld,
-            },
-        })
-    }
-
-    fn abandon(self) {
-        match self {
-            Granted::Lock(lock) => lock.abandon(),
-            Granted::Permit(permit) => permit.abandon(),
-            Granted::InC(_) => {}
-        }
-    }
-}
-
 /// One thread.
 struct Worker<'a> {
-    /// In Rust, where a release that has failed can be tried again.
-    client: Option<&'a Client>,
-    /// For lists, and in C for everything.
-    door: &'a dyn Door,
+    client: &'a Client,
     history: Writer,
     number: u64,
     chance: Chance,
     credulous: bool,
-    list: Option<Box<dyn List>>,
+    semaphores: Vec<Semaphore>,
+    list: Option<DistinctList>,
     session: u64,
 }
 
@@ -183,11 +110,8 @@ impl Worker<'_> {
         Ok(self.history.done(answer, first, second)?)
     }
 
-    fn refused(&self, Refused(answer, said): Refused, second: Duration) -> Result<(), Failure> {
-        if answer.code() >= 0 {
-            return self.done(answer, 0, second);
-        }
-        self.history.failed(answer, &said, second)?;
+    fn failed(&self, error: &Error, second: Duration) -> Result<(), Failure> {
+        self.history.failed(error.kind().answer(), &error.to_string(), second)?;
         thread::sleep(AFTER_FAILURE);
         Ok(())
     }
@@ -195,23 +119,16 @@ impl Worker<'_> {
     fn contend(&mut self) -> Result<(), Failure> {
         let name = format!("m{}", self.chance.below(NAMES));
         let (lease, wait) = self.lease_and_wait();
+        let mutex = self.client.mutex(&name, lease)?;
         self.call(&Op::Lock { lease, wait: Some(wait) }, &name)?;
-        match self.lock(&name, lease, wait) {
-            Ok((fence, lock)) => {
-                self.done(Answer::Ok, fence, self.believed(&lock))?;
+        match mutex.lock_with(&Wait::at_most(wait)).map(Waited::into_result) {
+            Ok(Ok(lock)) => {
+                self.done(Answer::Ok, lock.fence(), self.believed(lock.deadline()))?;
                 self.hold(&name, lock, lease)
             }
-            Err(refused) => self.refused(refused, Duration::ZERO),
+            Ok(Err(answer)) => self.done(answer, 0, Duration::ZERO),
+            Err(error) => self.failed(&error, Duration::ZERO),
         }
-    }
-
-    fn lock(&self, name: &str, lease: Duration, wait: Duration) -> Result<(u64, Granted), Refused> {
-        let Some(client) = self.client else {
-            let held = self.door.lock(name.as_bytes(), lease, For::AtMost(wait))?;
-            return Ok((held.fence(), Granted::InC(Some(held))));
-        };
-        let lock = client.mutex(name, lease)?.lock_with(&Wait::at_most(wait))?.into_result()?;
-        Ok((lock.fence(), Granted::Lock(lock)))
     }
 
     fn lease_and_wait(&mut self) -> (Duration, Duration) {
@@ -221,73 +138,52 @@ impl Worker<'_> {
         (lease, Duration::from_millis(wait))
     }
 
-    fn hold(&mut self, name: &str, mut lock: Granted, lease: Duration) -> Result<(), Failure> {
-        if self.believed(&lock) > now() {
+    fn hold(&mut self, name: &str, mut lock: Lock, lease: Duration) -> Result<(), Failure> {
+        if self.believed(lock.deadline()) > now() {
             self.history.enter()?;
             match self.chance.below(1000) {
                 _ if self.credulous => thread::sleep(CREDULITY),
                 0 => thread::sleep(lease + Duration::from_millis(self.chance.below(2500))),
-                1..5 => thread::sleep(lock.deadline().saturating_sub(now() + SHORTLY)),
-                5..12 => self.extend(&Op::Extend { lease }, name, &mut lock, lease)?,
+                1..5 => thread::sleep(lock.remaining().saturating_sub(SHORTLY)),
+                5..12 => self.extend(name, &mut lock, lease)?,
                 12..28 => thread::sleep(self.chance.millis(20, 120)),
                 _ => thread::sleep(Duration::from_millis(self.chance.below(3))),
             }
             self.history.leave()?;
         }
-        self.release(&Op::Unlock, name, lock, false)
-    }
-
-    fn extend(
-        &mut self,
-        op: &Op,
-        name: &str,
-        granted: &mut Granted,
-        lease: Duration,
-    ) -> Result<(), Failure> {
-        self.call(op, name)?;
-        let extended = granted.extend(lease);
-        let until = self.believed(granted);
-        match extended {
-            Ok(Answer::Ok) => {
-                self.done(Answer::Ok, 0, until)?;
-                thread::sleep(Duration::from_millis(self.chance.below(200)));
-                Ok(())
-            }
-            Ok(answer) => self.done(answer, 0, until),
-            Err(refused) => self.refused(refused, until),
-        }
-    }
-
-    /// A release that has failed is tried again, and so is one that is to come `again`.
-    fn release(
-        &mut self,
-        op: &Op,
-        name: &str,
-        mut granted: Granted,
-        again: bool,
-    ) -> Result<(), Failure> {
         for _ in 0..2 {
-            self.call(op, name)?;
-            match granted.release() {
-                Ok(answer) => {
-                    self.done(answer, 0, Duration::ZERO)?;
-                    if !again {
-                        return Ok(());
-                    }
-                }
-                Err(refused) => self.refused(refused, Duration::ZERO)?,
-            }
-            if matches!(granted, Granted::InC(None)) {
-                return Ok(());
+            self.call(&Op::Unlock, name)?;
+            match lock.unlock() {
+                Ok(released) => return self.done(released.into(), 0, Duration::ZERO),
+                Err(error) => self.failed(&error, Duration::ZERO)?,
             }
         }
-        granted.abandon();
+        lock.abandon();
         Ok(())
     }
 
-    /// Until when this process believes in what it was granted.
-    fn believed(&self, granted: &Granted) -> Duration {
-        if self.credulous { now() + CREDULITY } else { granted.deadline() }
+    fn extend(&mut self, name: &str, lock: &mut Lock, lease: Duration) -> Result<(), Failure> {
+        self.call(&Op::Extend { lease }, name)?;
+        let extended = lock.extend(lease);
+        self.extended(extended, lock.deadline())
+    }
+
+    fn extended(&mut self, extended: Answered<Extension>, until: Moment) -> Result<(), Failure> {
+        match extended {
+            Ok(extension) => {
+                self.done(extension.into(), 0, self.believed(until))?;
+                if extension == Extension::Extended {
+                    thread::sleep(Duration::from_millis(self.chance.below(200)));
+                }
+                Ok(())
+            }
+            Err(error) => self.failed(&error, self.believed(until)),
+        }
+    }
+
+    /// Until when this process believes in what is its own until this moment.
+    fn believed(&self, deadline: Moment) -> Duration {
+        if self.credulous { now() + CREDULITY } else { deadline.since_boot() }
     }
 
     fn contend_for_permits(&mut self) -> Result<(), Failure> {
@@ -297,48 +193,31 @@ impl Worker<'_> {
         let (lease, wait) = self.lease_and_wait();
         let permits = if self.credulous { most } else { 1 + self.chance.below(most.into()) as u32 };
         let priority = self.chance.below(3) as i64 - 1;
+        let request = Request { permits, priority, ..Request::default() };
+        let semaphore = self.semaphores[place].with_lease(lease)?;
         self.call(&Op::Acquire { lease, wait: Some(wait), permits, priority }, name)?;
-        let ask = PermitRequest { permits, ..PermitRequest::at(priority) };
-        match self.acquire(place, ask, lease, wait) {
-            Ok(permit) => {
-                self.done(Answer::Ok, permits.into(), self.believed(&permit))?;
+        match semaphore.acquire_with(request, &Wait::at_most(wait)).map(Waited::into_result) {
+            Ok(Ok(permit)) => {
+                self.done(Answer::Ok, permit.permits().into(), self.believed(permit.deadline()))?;
                 self.use_permits(name, permit, lease)
             }
-            Err(refused) => self.refused(refused, Duration::ZERO),
+            Ok(Err(answer)) => self.done(answer, 0, Duration::ZERO),
+            Err(error) => self.failed(&error, Duration::ZERO),
         }
-    }
-
-    fn acquire(
-        &self,
-        place: usize,
-        ask: PermitRequest,
-        lease: Duration,
-        wait: Duration,
-    ) -> Result<Granted, Refused> {
-        let (name, size, _) = SEMAPHORES[place];
-        let Some(client) = self.client else {
-            let semaphore = self.door.semaphore(name.as_bytes(), Some(size), lease)?;
-            return Ok(Granted::InC(Some(semaphore.acquire(ask, For::AtMost(wait))?)));
-        };
-        let PermitRequest { permits, priority, .. } = ask;
-        let request = Request { permits, priority, ..Request::default() };
-        let semaphore = client.semaphore(name, size, lease)?;
-        let acquired = semaphore.acquire_with(request, &Wait::at_most(wait))?;
-        Ok(Granted::Permit(acquired.into_result()?))
     }
 
     fn use_permits(
         &mut self,
         name: &str,
-        mut permit: Granted,
+        mut permit: Permit,
         lease: Duration,
     ) -> Result<(), Failure> {
-        if self.believed(&permit) > now() {
+        if self.believed(permit.deadline()) > now() {
             match self.chance.below(1000) {
                 _ if self.credulous => thread::sleep(CREDULITY),
                 0 => thread::sleep(lease + Duration::from_millis(self.chance.below(2500))),
-                1..5 => thread::sleep(permit.deadline().saturating_sub(now() + SHORTLY)),
-                5..15 => self.extend(&Op::Prolong { lease }, name, &mut permit, lease)?,
+                1..5 => thread::sleep(permit.remaining().saturating_sub(SHORTLY)),
+                5..15 => self.prolong(name, &mut permit, lease)?,
                 15..300 => thread::sleep(self.chance.millis(5, 40)),
                 // So that some stand in its queue.
                 300..600 if name == SEMAPHORES[0].0 => thread::sleep(self.chance.millis(40, 120)),
@@ -347,7 +226,26 @@ impl Worker<'_> {
         }
         // Some release what they have released.
         let again = self.chance.below(16) == 0;
-        self.release(&Op::Release, name, permit, again)
+        for _ in 0..2 {
+            self.call(&Op::Release, name)?;
+            match permit.release() {
+                Ok(released) => {
+                    self.done(released.into(), 0, Duration::ZERO)?;
+                    if !again {
+                        return Ok(());
+                    }
+                }
+                Err(error) => self.failed(&error, Duration::ZERO)?,
+            }
+        }
+        permit.abandon();
+        Ok(())
+    }
+
+    fn prolong(&mut self, name: &str, permit: &mut Permit, lease: Duration) -> Result<(), Failure> {
+        self.call(&Op::Prolong { lease }, name)?;
+        let extended = permit.extend(lease);
+        self.extended(extended, permit.deadline())
     }
 
     fn insert(&mut self) -> Result<(), Failure> {
@@ -361,29 +259,20 @@ impl Worker<'_> {
         let mut list = match self.list.take() {
             Some(list) => list,
             None => {
+                let mut list = self.client.distinct_list(&name)?;
                 self.call(&Op::SetUp, &name)?;
-                match self.door.set_up_list(name.as_bytes(), SESSION_LIFE) {
-                    Ok((answer, list)) => {
-                        self.done(answer, 0, Duration::ZERO)?;
-                        list
-                    }
-                    Err(no) => return self.refused(no.into(), Duration::ZERO),
+                match list.set_up(SESSION_LIFE) {
+                    Ok(set_up) => self.done(set_up.into(), 0, Duration::ZERO)?,
+                    Err(error) => return self.failed(&error, Duration::ZERO),
                 }
+                list
             }
         };
         self.call(&Op::Insert { key }, &name)?;
-        match list.insert(key.to_string().as_bytes()) {
-            Ok((id, is_first)) => {
-                self.done(
-                    if is_first { Answer::Ok } else { Answer::Duplicate },
-                    id,
-                    Duration::ZERO,
-                )?;
-            }
-            Err(no) if no.answer == Answer::NotFound => {
-                return self.refused(no.into(), Duration::ZERO);
-            }
-            Err(no) => self.refused(no.into(), Duration::ZERO)?,
+        match list.insert(key.to_string()) {
+            Ok(Some(insertion)) => self.done(insertion.into(), insertion.id(), Duration::ZERO)?,
+            Ok(None) => return self.done(Answer::NotFound, 0, Duration::ZERO),
+            Err(error) => self.failed(&error, Duration::ZERO)?,
         }
         self.list = Some(list);
         Ok(())

@@ -1,13 +1,12 @@
-//! `make faults` and `make soak`: real clients in Rust and Python and of the C
-//! functions, real servers, real faults.
+//! `make faults` and `make soak`: real clients in three languages, real servers, real faults.
 //!
 //! `faults` runs every round once, `faults WORD…` those whose names contain one of the words,
 //! `faults soak MINUTES` all faults at random. MEMLOCK_FAULTS_SECONDS is the duration of a round.
-//! PYTHON names the interpreter of the clients in Python; see the Makefile.
+//! FAULTS_C_CLIENT and PYTHON name the programs of the clients; see the Makefile.
 //!
 //! - [`injection`]: the faults; [`cuts`] and [`memlock_tests::cable`] are two that need more.
-//! - [`processes`], [`world`]: the clients, and what they run in. client.rs and client.py are the
-//!   clients.
+//! - [`processes`], [`world`]: the clients, and what they run in. client.rs, client.c and client.py
+//!   are the clients.
 //! - [`memlock_tests::history`], [`memlock_tests::check`]: what they wrote down, and what it must
 //!   show; [`leftovers`]: what they leave behind.
 //! - [`round`], [`soak`], [`growth`], [`report`]: the two ways to run all that, and the report.
@@ -113,10 +112,12 @@ fn faults(programs: &Programs, folder: &Path, words: &[String]) -> Result<bool, 
 }
 
 fn programs() -> Result<Programs, Failure> {
-    let python =
-        std::env::var_os("PYTHON").ok_or("PYTHON is not set: run this by `make faults`")?;
+    let told = |name: &str| {
+        std::env::var_os(name).ok_or(format!("{name} is not set: run this by `make faults`"))
+    };
     Ok(Programs {
-        python: python.into(),
+        c: told("FAULTS_C_CLIENT")?.into(),
+        python: told("PYTHON")?.into(),
         script: Path::new(env!("CARGO_MANIFEST_DIR")).join("faults/client.py"),
         rust: std::env::current_exe()?.with_file_name("fault-client"),
     })

@@ -39,6 +39,7 @@ pub(crate) const USUAL: [Kind; 8] = {
 /// Where the programs are.
 #[derive(Clone, Debug)]
 pub(crate) struct Programs {
+    pub(crate) c: PathBuf,
     pub(crate) python: PathBuf,
     pub(crate) script: PathBuf,
     pub(crate) rust: PathBuf,
@@ -102,19 +103,17 @@ impl ClientProcess {
         let number = self.readers.len();
         let history = self.folder.join(number.to_string());
         let mut command = match kind {
+            Kind::C => Command::new(&self.programs.c),
             Kind::Python => Command::new(&self.programs.python),
-            _ => Command::new(&self.programs.rust),
+            Kind::Rust | Kind::Credulous => Command::new(&self.programs.rust),
         };
         if kind == Kind::Python {
             command.arg(&self.programs.script);
         }
         command.arg(&way.url).arg(&history).arg((self.chance.number() >> 1).to_string());
-        command.args(match kind {
-            Kind::Rust => Some("rust"),
-            Kind::C => Some("c"),
-            Kind::Credulous => Some("credulous"),
-            Kind::Python => None,
-        });
+        if kind == Kind::Credulous {
+            command.arg("credulous");
+        }
         if let Some(namespace) = way.namespace {
             cable::enter(&mut command, namespace);
         }
