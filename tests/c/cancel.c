@@ -2,7 +2,6 @@
  * what was acquired is there for a cleanup handler to give back. */
 
 #include "renewal.h"
-#include "server.h"
 
 /* A thread that is cancelled while it is in a call. */
 struct victim {

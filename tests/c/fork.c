@@ -2,7 +2,6 @@
  * none of its parent's threads. */
 
 #include "renewal.h"
-#include "server.h"
 
 #include <sys/wait.h>
 

@@ -3,10 +3,7 @@
 #ifndef RENEWAL_H
 #define RENEWAL_H
 
-#include "check.h"
-
-#include <dirent.h>
-#include <sys/syscall.h>
+#include "server.h"
 
 /* What is renewed is to be lost within LEASE_MS. What is not to be lost has more, since on a busy machine a thread may
  * have to wait for seconds; it is renewed after a third of it. */
@@ -18,24 +15,19 @@ static memlock_client *client;
 struct notices {
     _Atomic int count;
     int what[ROOM];
-    int64_t left_ms[ROOM];
-    pid_t thread[ROOM];
     /* For callbacks that use the handle. */
     memlock_lock *lock;
     _Atomic int answer;
     /* For callbacks that take their time. */
-    _Atomic bool inside, go_on, left;
+    _Atomic bool inside, go_on;
 };
-
-static inline pid_t notice_thread(void) { return (pid_t)syscall(SYS_gettid); }
 
 static inline void note(int what, int64_t left_ms, void *arg) {
     struct notices *notices = arg;
     const int place = notices->count;
+    (void)left_ms;
     if (place >= ROOM) FAIL("notices too often");
     notices->what[place] = what;
-    notices->left_ms[place] = left_ms;
-    notices->thread[place] = notice_thread();
     notices->count = place + 1;
 }
 
@@ -68,42 +60,26 @@ static inline void is_renewed(const memlock_lock *lock) {
     } while (left <= before);
 }
 
-/* The threads of this process that renew leases, and what they do. */
-
 /* Counts the renewer threads of this process: all of them, or those that sleep in a system call. */
 enum { ANY_CALL = -2 };
-static inline int keepers_in(long wanted) {
+static inline int renewers_in(long call) {
     int found = 0;
     DIR *threads = opendir("/proc/self/task");
     if (threads == NULL) FAIL("no /proc");
-    for (struct dirent *thread = readdir(threads); thread != NULL; thread = readdir(threads)) {
+    for (struct dirent *entry = readdir(threads); entry != NULL; entry = readdir(threads)) {
         char path[64], name[32] = "";
-        snprintf(path, sizeof path, "/proc/self/task/%.16s/comm", thread->d_name);
+        snprintf(path, sizeof path, "/proc/self/task/%.16s/comm", entry->d_name);
         FILE *comm = fopen(path, "r");
         if (comm == NULL) continue;
-        const bool named = fscanf(comm, "%31s", name) == 1;
-        const bool is_one = named && strncmp(name, "memlock-renewer", 15) == 0;
+        const struct queue_thread thread = {.id = (pid_t)atol(entry->d_name)};
+        const bool is_one = fscanf(comm, "%31s", name) == 1 && strncmp(name, "memlock-renewer", 15) == 0;
+        found += is_one && (call == ANY_CALL || queue_is_in(call, &thread));
         fclose(comm);
-        if (is_one && wanted == ANY_CALL) found++;
-        if (!is_one || wanted == ANY_CALL) continue;
-        long call = -1;
-        snprintf(path, sizeof path, "/proc/self/task/%.16s/syscall", thread->d_name);
-        FILE *file = fopen(path, "r");
-        if (file == NULL) continue;
-        found += fscanf(file, "%ld", &call) == 1 && call == wanted;
-        fclose(file);
     }
     closedir(threads);
     return found;
 }
 
-/* How many renewers' threads this process has. */
-static inline int renewers(void) { return keepers_in(ANY_CALL); }
-
-/* Whether a renewer has sent a request and sleeps until the reply comes. */
-static inline bool keeper_waits_for_an_answer(void) { return keepers_in(SYS_recvfrom) > 0; }
-
-/* Whether a renewer has nothing to do and sleeps until the next renewal. */
-static inline bool keeper_is_idle(void) { return keepers_in(SYS_futex) > 0; }
+static inline int renewers(void) { return renewers_in(ANY_CALL); }
 
 #endif

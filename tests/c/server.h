@@ -73,15 +73,6 @@ static inline bool plain_has(const char *key) {
     return strcmp(plain(request), "END") != 0;
 }
 
-/* The item's remaining time to live in seconds. */
-static inline long plain_ttl(const char *key) {
-    char request[512];
-    snprintf(request, sizeof request, "mg %s t\r\n", key);
-    const char *reply = plain(request);
-    if (strncmp(reply, "HD t", 4) != 0) FAIL("mg %s: %s", key, reply);
-    return atol(reply + 4);
-}
-
 static inline void plain_flush(void) {
     if (strcmp(plain("flush_all\r\n"), "OK") != 0) FAIL("flush_all was refused");
 }

@@ -173,87 +173,6 @@ static void a_handle_that_was_cancelled_ends_every_later_wait(void) {
     memlock_wait_close(wait);
 }
 
-static void a_handle_that_is_not_cancelled_changes_nothing(void) {
-    memlock_wait *wait = handle();
-    memlock_lock *lock, *second;
-    ANSWERS(MEMLOCK_OK, memlock_mutex_lock_wait(client, "calm", 30000, -1, wait, &lock));
-    REFUSES(MEMLOCK_BUSY, memlock_mutex_lock_wait(client, "calm", 30000, 0, wait, &second));
-    const long long began = check_now_ms();
-    REFUSES(MEMLOCK_TIMED_OUT, memlock_mutex_lock_wait(client, "calm", 30000, 50, wait, &second));
-    CHECK(second == NULL && check_now_ms() - began >= 49);
-    /* A lock that was got is not the handle's any more. */
-    ANSWERS(MEMLOCK_OK, memlock_wait_cancel(wait));
-    memlock_wait_close(wait);
-    ANSWERS(MEMLOCK_OK, memlock_lock_extend(lock, 30000));
-    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
-}
-
-/* The first in line takes the place of all in the queue on the server: it must pass it on. */
-static void the_other_waits_go_on(void) {
-    enum { WAITERS = 4 };
-    for (int cancelled = 0; cancelled < WAITERS; cancelled++) {
-        struct waiter waiters[WAITERS] = {{.kind = MUTEX}};
-        memlock_wait *waits[WAITERS];
-        const struct held held = hold(MUTEX, "others");
-        for (int i = 0; i < WAITERS; i++) {
-            waits[i] = i == (cancelled + 1) % WAITERS ? NULL : handle();
-            starts_waiting(&waiters[i], "others", waits[i]);
-        }
-        QUEUE_BECOMES(1, "others");
-        is_cancelled(&waiters[cancelled]);
-        for (int i = 0; i < WAITERS; i++) CHECK(i == cancelled || !waiters[i].ended);
-        QUEUE_BECOMES(1, "others");
-        let_go(MUTEX, "others", held);
-        for (int i = 0; i < WAITERS; i++) {
-            if (i != cancelled) ends_with(MEMLOCK_OK, &waiters[i]);
-            memlock_wait_close(waits[i]);
-        }
-        CHECK(queue_length("others") == 0 && !plain_has("lock:others"));
-    }
-}
-
-static void one_handle_ends_all_waits_that_share_it(void) {
-    enum { WAITERS = 6 };
-    const char *const names[] = {"shared-a", "shared-b"};
-    struct waiter waiters[WAITERS] = {{.kind = MUTEX}}, other = {.kind = MUTEX};
-    memlock_wait *wait = handle();
-    const struct held held[] = {hold(MUTEX, names[0]), hold(MUTEX, names[1])};
-    for (int i = 0; i < WAITERS; i++) starts_waiting(&waiters[i], names[i % 2], wait);
-    starts_waiting(&other, names[0], NULL);
-    ANSWERS(MEMLOCK_OK, memlock_wait_cancel(wait));
-    for (int i = 0; i < WAITERS; i++) ends_with(MEMLOCK_INTERRUPTED, &waiters[i]);
-    CHECK(!other.ended);
-    QUEUE_BECOMES(1, names[0]);
-    QUEUE_BECOMES(0, names[1]);
-    for (int i = 0; i < 2; i++) let_go(MUTEX, names[i], held[i]);
-    ends_with(MEMLOCK_OK, &other);
-    memlock_wait_close(wait);
-}
-
-/* Whether the wait has not begun, is trying, entering the queue, about to sleep or asleep. */
-static void a_wait_can_be_ended_at_any_moment(void) {
-    struct waiter head = {.kind = MUTEX}, waiter = {.kind = MUTEX};
-    const struct held held = hold(MUTEX, "moment");
-    memlock_wait *first = handle();
-    for (int in_line = 0; in_line < 2; in_line++) {
-        if (in_line) starts_waiting(&head, "moment", first);
-        for (int i = 0; i < 200; i++) {
-            memlock_wait *wait = handle();
-            start(&waiter, "moment", wait);
-            while (queue_id(&waiter.self) == 0) continue;
-            const struct timespec pause = {0, i * 2000L};
-            nanosleep(&pause, NULL);
-            is_cancelled(&waiter);
-            memlock_wait_close(wait);
-        }
-        CHECK(queue_length("moment") == in_line);
-    }
-    is_cancelled(&head);
-    CHECK(queue_length("moment") == 0);
-    memlock_wait_close(first);
-    let_go(MUTEX, "moment", held);
-}
-
 /* What the signal handler cancels: this wait, or all of the client. */
 static memlock_wait *of_the_handler;
 
@@ -346,10 +265,6 @@ int main(void) {
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
     RUN(a_wait_ends_alone_with_its_handle);
     RUN(a_handle_that_was_cancelled_ends_every_later_wait);
-    RUN(a_handle_that_is_not_cancelled_changes_nothing);
-    RUN(the_other_waits_go_on);
-    RUN(one_handle_ends_all_waits_that_share_it);
-    RUN(a_wait_can_be_ended_at_any_moment);
     RUN(a_signal_handler_ends_a_wait);
     RUN(other_signals_end_no_wait_and_no_call);
     RUN(a_handle_of_another_client_is_refused);

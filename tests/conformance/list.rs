@@ -26,9 +26,9 @@ behaviours! {
 }
 
 fn every_key_gets_one_id_and_one_first(bench: &Bench) {
-    let (one, two) = (bench.open(), bench.open());
-    let (_, mut ours) = one.set_up_list(b"s", LEASE).unwrap();
-    let (_, mut theirs) = two.set_up_list(b"s", LEASE).unwrap();
+    let (one, two, session) = (bench.open(), bench.open(), b"an odd\r\n\xff one");
+    let (_, mut ours) = one.set_up_list(session, LEASE).unwrap();
+    let (_, mut theirs) = two.set_up_list(session, LEASE).unwrap();
     assert_eq!(ours.insert(b"apple").unwrap(), (1, true));
     assert_safe_eq!(theirs.insert(b"apple").unwrap(), (1, false), "accepted twice");
     assert_eq!(theirs.insert(b"pear\0\r\n\xff").unwrap(), (2, true));
