@@ -146,7 +146,7 @@ sim-record: simulation ## record in simulation/regressions by which seed each mu
 
 .PHONY: sanitize
 sanitize: ## watch the code run: model tests, Miri, thread and address sanitizers, leaks (PARTS=… for some; wants nightly)
-	@packaging/need cc c++ valgrind memcached python3
+	@packaging/need cc c++ memcached python3
 	tests/sanitize/run $(PARTS)
 
 FAULTS := target/debug/faults

@@ -1,17 +1,21 @@
 #!/usr/bin/env bash
-# Installs memlock into a scratch directory and uses it as a stranger would: by pkg-config, statically, from
-# C++, by CMake; and looks at what the library exports and at what DESTDIR leaves where.
+# Installs memlock into a scratch directory and uses it as a stranger would: by pkg-config, statically, by
+# CMake and from C++; and looks at what the library exports and at what DESTDIR leaves where.
 # Wants: cc, c++, make, cargo, cmake, pkg-config, binutils, memcached. The last line is "install: ...".
 set -u
 
 cd "$(dirname "$0")/.." || exit 1
-: "${CC:=cc}" "${CXX:=c++}"
+[[ ${1-} == --with-server ]] || exec tests/c/run --with-server tests/install.sh --with-server
+: "${CC:=cc}"
 readonly programs=tests/cmake
 readonly bare='mutex_lock mutex_lock_nonblock mutex_unlock
     distinct_list_insert distinct_list_set_up distinct_list_tear_down
     semaphore_set_up semaphore_acquire semaphore_acquire_nonblock semaphore_release semaphore_tear_down'
 work=$(mktemp -d) || exit 1
 readonly work prefix=$work/prefix
+# shellcheck disable=SC2064 # the folder of now
+trap "rm -rf '$work'" EXIT
+trap 'exit 1' INT TERM
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 readonly version
 failed=0 passed=0
@@ -32,7 +36,6 @@ must() {
 }
 
 main() {
-    start_server
     must "make install works" make -s install "PREFIX=$prefix" DESTDIR=
     export PKG_CONFIG_PATH=$prefix/lib/pkgconfig
     must "every file is there" all_files "$prefix"
@@ -41,7 +44,6 @@ main() {
     must "the command locks" command_locks
     must "the manual and the completions can be read" pages
     must "a C program builds with pkg-config and locks" c_program
-    must "a C++ program builds with pkg-config and locks" cpp_program
     must "a wholly static program locks" static_program
     must "the library can be linked statically, also beside another SQLite" static_library
     must "CMake finds both targets" cmake_project
@@ -55,24 +57,6 @@ main() {
     must "nothing that is staged knows of the stage" staged_for_usr
     echo "install: $passed passed, $failed failed"
     ((failed == 0))
-}
-
-# Port -1 is a free one; the file appears when the server listens.
-start_server() {
-    local port_file=$work/port
-    MEMCACHED_PORT_FILENAME=$port_file memcached -l 127.0.0.1 -p -1 -U 0 -u "$(id -un)" &
-    local server=$!
-    # shellcheck disable=SC2064 # the pid of now
-    trap "{ kill $server; wait $server; } 2>/dev/null; rm -rf '$work'" EXIT
-    trap 'exit 1' INT TERM
-    for _ in {1..6000}; do
-        [[ -s $port_file ]] && break
-        kill -0 $server 2>/dev/null || break
-        sleep 0.01
-    done
-    [[ -s $port_file ]] || { echo "memcached has not started, or not within 60 s" >&2; exit 1; }
-    MEMLOCK_URL=memcached://127.0.0.1:$(sed -n 's/^TCP INET: //p' "$port_file")
-    export MEMLOCK_URL
 }
 
 all_files() {
@@ -124,11 +108,6 @@ c_program() {
     "$CC" $programs/lock.c $(pkg-config --cflags --libs memlock) -o "$work/c" && "$work/c"
 }
 
-cpp_program() {
-    # shellcheck disable=SC2046
-    "$CXX" -std=c++17 $programs/lock.cpp $(pkg-config --cflags --libs memlock) -o "$work/cpp" && "$work/cpp"
-}
-
 static_program() {
     # shellcheck disable=SC2046
     "$CC" -static $programs/lock.c $(pkg-config --static --cflags --libs memlock) -o "$work/static" &&
@@ -176,7 +155,7 @@ cmake_project() {
 }
 
 cmake_refuses() {
-    ! cmake -S $programs -B "$work/refused" "-DCMAKE_PREFIX_PATH=$prefix" -DMEMLOCK_VERSION=99
+    ! cmake "$work/build" -DMEMLOCK_VERSION=99
 }
 
 soname() { readelf -d "$prefix/lib/libmemlock.so.0" | grep -F 'soname: [libmemlock.so.0]'; }

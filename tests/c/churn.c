@@ -16,8 +16,8 @@ static int descriptors(void) {
     return count;
 }
 
-/* Bytes that malloc has given out. */
-static size_t in_use(void) { return mallinfo2().uordblks; }
+/* Bytes that malloc has given out, those of mappings of their own included. */
+static size_t in_use(void) { return mallinfo2().uordblks + mallinfo2().hblkhd; }
 
 static void cycle(int number) {
     memlock_client *client;
@@ -32,6 +32,8 @@ static void cycle(int number) {
         size_t length;
         ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "churn", 30000, 0, &lock));
         ANSWERS(MEMLOCK_BUSY, memlock_mutex_lock(client, "churn", 30000, 0, &busy));
+        /* By a wait it gets a listener. */
+        ANSWERS(MEMLOCK_TIMED_OUT, memlock_mutex_lock(client, "churn", 30000, 1, &busy));
         ANSWERS(MEMLOCK_INVALID, memlock_lock_extend(lock, 0));
         ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
         ANSWERS(MEMLOCK_OK, memlock_list_set_up(client, "churn", 60000, &list));
