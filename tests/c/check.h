@@ -10,6 +10,7 @@
 #include <memlock.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,9 +22,7 @@ static const char *check_running = "(no test)";
 
 #define RUN(test) (check_running = #test, test(), (void)0)
 
-#define FAIL(...)                                                                           \
-    (fprintf(stderr, "%s:%d: in %s: ", __FILE__, __LINE__, check_running),                  \
-     fprintf(stderr, __VA_ARGS__), fputc('\n', stderr), check_leave())
+#define FAIL(...) check_fail(__FILE__, __LINE__, __VA_ARGS__)
 
 #define CHECK(condition) ((condition) ? (void)0 : FAIL("this must be true: %s", #condition))
 
@@ -45,7 +44,13 @@ static const char *check_running = "(no test)";
     (strstr(memlock_last_error(), (text)) ? (void)0 : FAIL("no \"%s\" in: %s", (text), memlock_last_error()))
 
 /* _exit, because a forked child and a thread fail here too, and must not run any destructors. */
-static inline void check_leave(void) {
+__attribute__((noreturn, format(printf, 3, 4))) static inline void check_fail(const char *file, int line,
+                                                                              const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    fprintf(stderr, "%s:%d: in %s: ", file, line, check_running);
+    vfprintf(stderr, format, arguments);
+    fputc('\n', stderr);
     fflush(stderr);
     _exit(1);
 }
@@ -53,9 +58,7 @@ static inline void check_leave(void) {
 static inline void check_answer(const char *file, int line, int expected, int got, const char *name,
                                 const char *call) {
     if (got == expected) return;
-    fprintf(stderr, "%s:%d: in %s: %s must be %s (%d) and is %d: %s\n", file, line, check_running, call, name,
-            expected, got, memlock_last_error());
-    check_leave();
+    check_fail(file, line, "%s must be %s (%d) and is %d: %s", call, name, expected, got, memlock_last_error());
 }
 
 /* What is said of a grant that arrived when its lease was over. */
@@ -73,11 +76,7 @@ static inline bool check_is_too_slow(int answer) {
 
 static inline void check_refusal(const char *file, int line, int expected, int got, const char *name,
                                  const char *call) {
-    if (got == MEMLOCK_OK) {
-        fprintf(stderr, "%s:%d: in %s: " SAFETY_MARKER "%s must be %s, and was granted\n", file, line,
-                check_running, call, name);
-        check_leave();
-    }
+    if (got == MEMLOCK_OK) check_fail(file, line, SAFETY_MARKER "%s must be %s, and was granted", call, name);
     check_answer(file, line, expected, got, name, call);
 }
 

@@ -101,26 +101,6 @@ void an_exception_unlocks() {
     CHECK(!plain_has("lock:thrown") && !mutex.last_unlock());
 }
 
-void a_guard_survives_the_loss_of_its_lock() {
-    const auto client = here();
-    memlock::mutex mutex{client, "lost", 30s};
-    {
-        std::scoped_lock guard{mutex};
-        CHECK(plain_delete("lock:lost") && plain_add("lock:lost", 60));
-    }
-    CHECK(mutex.last_unlock() == errc::lost);
-    CHECK_SAFE(plain_delete("lock:lost"));
-    // And it can be asked to tell.
-    {
-        std::unique_lock guard{mutex};
-        CHECK(plain_delete("lock:lost"));
-        THROWS(errc::lost, guard.release()->release());
-    }
-    CHECK(mutex.last_unlock() == errc::lost && mutex.try_lock());
-    mutex.release();
-    CHECK(!mutex.last_unlock());
-}
-
 void what_is_not_held_is_told() {
     const auto client = here();
     memlock::mutex mutex{client, "not held", 30s};
@@ -194,7 +174,6 @@ SUITE(mutex) {
     RUN(a_try_is_false_when_another_has_it);
     RUN(the_longest_waits_take_a_free_mutex);
     RUN(an_exception_unlocks);
-    RUN(a_guard_survives_the_loss_of_its_lock);
     RUN(what_is_not_held_is_told);
     RUN(a_thread_does_not_wait_for_itself);
     RUN(a_lease_that_ran_out_can_be_locked_anew);

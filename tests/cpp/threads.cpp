@@ -49,23 +49,6 @@ void threads_exclude_each_other_by_one_object() {
     CHECK(!mutex.last_unlock());
 }
 
-void opposite_orders_do_not_deadlock() {
-    constexpr int rounds = 20;
-    const auto client = here();
-    memlock::mutex left{client, "left", 30s}, right{client, "right", 30s};
-    turnstile gate;
-    const auto pass_often = [&gate](memlock::mutex& one, memlock::mutex& two) {
-        for (int i = 0; i < rounds; i++) {
-            std::scoped_lock guard{one, two};
-            gate.pass();
-        }
-    };
-    std::thread other{[&] { pass_often(right, left); }};
-    pass_often(left, right);
-    other.join();
-    CHECK(gate.passed() == 2 * rounds);
-}
-
 // The case for which every thread has its own handle: unlock() must not end the successor's lock.
 void who_overslept_its_lease_does_not_unlock_its_successor() {
     const auto client = here();
@@ -124,7 +107,6 @@ void many_short_lived_threads_share_one_object() {
 SUITE(threads) {
     using namespace threads_tests;
     RUN(threads_exclude_each_other_by_one_object);
-    RUN(opposite_orders_do_not_deadlock);
     RUN(who_overslept_its_lease_does_not_unlock_its_successor);
     RUN(only_the_thread_that_locked_unlocks);
     RUN(many_short_lived_threads_share_one_object);

@@ -38,7 +38,7 @@ fn compile() -> PathBuf {
     for name in ["libmemlock.so.0", "libmemlock.so"] {
         replace(name, &|link| symlink(&library, link).expect("the build's folder is ours"));
     }
-    replace("driver-cpp", &|program| run(&compiler(&folder, program)));
+    replace("driver-cpp", &|program| build(&folder, program));
     program
 }
 
@@ -54,24 +54,15 @@ fn is_newer(program: &Path, test: &Path) -> bool {
     program.is_some() && sources.iter().chain([&test.to_owned()]).all(|it| made(it) < program)
 }
 
-fn compiler(folder: &Path, program: &Path) -> Vec<String> {
+fn build(folder: &Path, program: &Path) {
     let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let path = |path: &Path| path.display().to_string();
-    let mut words: Vec<String> =
-        vec![std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()), "-std=c++17".to_owned()];
-    let flags = ["-O0", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror", "-pthread"];
-    words.extend(flags.map(str::to_owned));
-    let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-    words.extend(sanitizers.map(str::to_owned));
-    words.push(format!("-I{}", path(&tests.with_file_name("include"))));
-    words.extend([path(&tests.join("doors/driver.cpp")), "-o".to_owned(), path(program)]);
-    words.extend([format!("-L{}", path(folder)), "-lmemlock".to_owned()]);
-    words.push(format!("-Wl,-rpath,{}", path(folder)));
-    words
-}
-
-fn run(words: &[String]) {
-    let ran = Command::new(&words[0]).args(&words[1..]).output();
-    let ran = ran.unwrap_or_else(|why| panic!("{} could not be run: {why}", words[0]));
-    assert!(ran.status.success(), "{words:?}:\n{}", String::from_utf8_lossy(&ran.stderr));
+    let mut command = Command::new(std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned()));
+    command.args(["-std=c++17", "-O0", "-g", "-pthread", "-fsanitize=address,undefined"]);
+    command.args(["-fno-sanitize-recover=all", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow"]);
+    command.args(["-Werror", "-I"]).arg(tests.with_file_name("include"));
+    command.arg(tests.join("doors/driver.cpp")).arg("-o").arg(program);
+    command.arg("-L").arg(folder).arg("-lmemlock");
+    command.arg(format!("-Wl,-rpath,{}", folder.display()));
+    let ran = command.output().unwrap_or_else(|why| panic!("{command:?} did not run: {why}"));
+    assert!(ran.status.success(), "{command:?}:\n{}", String::from_utf8_lossy(&ran.stderr));
 }

@@ -158,15 +158,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Bytes as an argument.
 pub(super) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: [char; 16] =
-        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    let digits = |&byte: &u8| [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
-    std::iter::once('x').chain(bytes.iter().flat_map(digits)).collect()
+    bytes.iter().fold("x".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
 /// Bytes of a reply.
 pub(super) fn unhex(text: &str) -> Vec<u8> {
-    let digit = |digit: &u8| char::from(*digit).to_digit(16).expect("a hexadecimal digit") as u8;
-    let digits = text.strip_prefix('x').expect("bytes begin with x").as_bytes();
-    digits.chunks(2).map(|pair| pair.iter().fold(0, |byte, next| byte << 4 | digit(next))).collect()
+    let digits = text.strip_prefix('x').expect("bytes begin with x");
+    let byte = |at| u8::from_str_radix(&digits[at..at + 2], 16).expect("hexadecimal digits");
+    (0..digits.len()).step_by(2).map(byte).collect()
 }

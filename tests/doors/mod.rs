@@ -98,6 +98,21 @@ pub enum For {
     Ever,
 }
 
+impl For {
+    /// In milliseconds, as C has it.
+    fn ms(self) -> i64 {
+        match self {
+            For::Never => 0,
+            For::AtMost(limit) => millis(limit),
+            For::Ever => -1,
+        }
+    }
+}
+
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
 /// What to acquire of a semaphore.
 #[derive(Clone, Copy, Debug)]
 pub struct PermitRequest {

@@ -8,7 +8,8 @@ use memlock_core::{Answer, Loss, Notice};
 
 use super::driver::{Driver, hex, unhex};
 use super::{
-    Counter, Door, For, Held, List, Outcome, Owner, PermitHolder, PermitRequest, Renewed, Semaphore,
+    Counter, Door, For, Held, List, Outcome, Owner, PermitHolder, PermitRequest, Renewed,
+    Semaphore, millis,
 };
 
 /// A client of a driver.
@@ -84,18 +85,6 @@ fn text(value: &str) -> String {
     String::from_utf8_lossy(&unhex(value)).into_owned()
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-fn wait_ms(wait: For) -> i64 {
-    match wait {
-        For::Never => 0,
-        For::AtMost(limit) => millis(limit),
-        For::Ever => -1,
-    }
-}
-
 fn max_hold_ms(max_hold: Option<Duration>) -> String {
     max_hold.map_or("-".to_owned(), |longest| millis(longest).to_string())
 }
@@ -110,7 +99,7 @@ impl Door for Remote {
     }
 
     fn lock(&self, name: &[u8], lease: Duration, wait: For) -> Outcome<Box<dyn Held>> {
-        let (name, lease, wait) = (hex(name), millis(lease), wait_ms(wait));
+        let (name, lease, wait) = (hex(name), millis(lease), wait.ms());
         Ok(Box::new(self.0.make(true, &format!("lock {name} {lease} {wait}"))?.0))
     }
 
@@ -228,7 +217,7 @@ impl Renewed for Object {
 impl Semaphore for Object {
     fn acquire(&self, ask: PermitRequest, wait: For) -> Outcome<Box<dyn Held>> {
         let PermitRequest { permits, priority, ages } = ask;
-        let request = format!("acquire {permits} {priority} {} {}", u8::from(ages), wait_ms(wait));
+        let request = format!("acquire {permits} {priority} {} {}", u8::from(ages), wait.ms());
         Ok(Box::new(self.make(true, &request)?.0))
     }
 
@@ -280,11 +269,11 @@ impl Counter for Object {
     }
 
     fn retry(&self, wait: For) -> Outcome<()> {
-        self.call(&format!("retry {}", wait_ms(wait))).map(drop)
+        self.call(&format!("retry {}", wait.ms())).map(drop)
     }
 
     fn park(&self, priority: i64, wait: For) -> Outcome<()> {
-        self.call(&format!("park {priority} {}", wait_ms(wait))).map(drop)
+        self.call(&format!("park {priority} {}", wait.ms())).map(drop)
     }
 
     fn release(&self) -> Outcome<()> {

@@ -7,7 +7,7 @@ use memlock::*;
 use memlock_core::Answer;
 
 use super::super::{For, Outcome};
-use super::{C, done, set_up, text, wait_ms};
+use super::{C, done, set_up, text};
 
 struct Counter {
     client: C,
@@ -32,13 +32,13 @@ impl super::super::Counter for Counter {
     fn retry(&self, wait: For) -> Outcome<()> {
         let (client, key) = (self.client.get(), self.key.as_ptr());
         // SAFETY: the client is open and the string is valid.
-        done(unsafe { memlock_counter_retry(client, key, wait_ms(wait), ptr::null()) })
+        done(unsafe { memlock_counter_retry(client, key, wait.ms(), ptr::null()) })
     }
 
     fn park(&self, priority: i64, wait: For) -> Outcome<()> {
         let (client, key) = (self.client.get(), self.key.as_ptr());
         // SAFETY: the client is open and the string is valid.
-        done(unsafe { memlock_counter_park(client, key, priority, wait_ms(wait), ptr::null()) })
+        done(unsafe { memlock_counter_park(client, key, priority, wait.ms(), ptr::null()) })
     }
 
     fn release(&self) -> Outcome<()> {

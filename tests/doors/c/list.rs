@@ -19,14 +19,9 @@ type Opened = Box<dyn super::super::List>;
 pub(super) fn set_up(client: &C, session: &[u8], duration: Duration) -> Outcome<(Answer, Opened)> {
     let mut list = ptr::null_mut();
     // SAFETY: the client is open, and the string and the place are valid.
-    let code = unsafe {
+    let answer = super::set_up(unsafe {
         memlock_list_set_up(client.get(), text(session).as_ptr(), millis(duration), &mut list)
-    };
-    let answer = match done(code) {
-        Ok(()) => Answer::Ok,
-        Err(No { answer: Answer::Exists, .. }) => Answer::Exists,
-        Err(no) => return Err(no),
-    };
+    })?;
     Ok((answer, Box::new(List(list))))
 }
 

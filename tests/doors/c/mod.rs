@@ -9,12 +9,11 @@ use std::time::Duration;
 use memlock::*;
 use memlock_core::Answer;
 
-use super::{Counter, Door, For, Held, List, No, Outcome, Owner, Renewed, Semaphore};
+use super::{Counter, Door, For, Held, List, No, Outcome, Owner, Renewed, Semaphore, millis};
 
 mod counter;
 mod held;
 mod list;
-mod renewed;
 mod semaphore;
 
 /// The C door.
@@ -53,7 +52,7 @@ impl C {
         // SAFETY: the client is open, and the string and the place are valid.
         done(unsafe {
             let name = text(name);
-            memlock_mutex_lock(self.get(), name.as_ptr(), millis(lease), wait_ms(wait), &mut lock)
+            memlock_mutex_lock(self.get(), name.as_ptr(), millis(lease), wait.ms(), &mut lock)
         })?;
         Ok(lock)
     }
@@ -91,18 +90,6 @@ fn text(bytes: &[u8]) -> CString {
     CString::new(&bytes[..end]).expect("what comes before the first NUL has none")
 }
 
-fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
-}
-
-fn wait_ms(wait: For) -> i64 {
-    match wait {
-        For::Never => 0,
-        For::AtMost(limit) => millis(limit),
-        For::Ever => -1,
-    }
-}
-
 fn duration(ms: i64) -> Duration {
     Duration::from_millis(u64::try_from(ms).expect("never negative"))
 }
@@ -131,7 +118,7 @@ impl Door for C {
         lease: Duration,
         max_hold: Option<Duration>,
     ) -> Outcome<Box<dyn Renewed>> {
-        renewed::lock(self.lock_handle(name, lease, For::Ever)?, max_hold)
+        held::lock(self.lock_handle(name, lease, For::Ever)?).renew(max_hold)
     }
 
     fn owner(&self, name: &[u8]) -> Outcome<Option<Owner>> {

@@ -7,7 +7,7 @@ use memlock::*;
 use memlock_core::Answer;
 
 use super::super::{For, Held, Outcome, PermitHolder, PermitRequest, Renewed};
-use super::{C, done, duration, held, millis, read, renewed, seconds, set_up, text, wait_ms};
+use super::{C, done, duration, held, millis, read, seconds, set_up, text};
 
 struct Semaphore(*mut memlock_semaphore);
 
@@ -39,7 +39,7 @@ impl Semaphore {
             priority: ask.priority,
             strict: i32::from(!ask.ages),
         };
-        let (wait, mut permit) = (wait_ms(wait), ptr::null_mut());
+        let (wait, mut permit) = (wait.ms(), ptr::null_mut());
         // SAFETY: the semaphore is open, and the request and the place are valid.
         done(unsafe {
             memlock_semaphore_acquire_wait(self.0, &request, wait, ptr::null(), &mut permit)
@@ -58,7 +58,7 @@ impl super::super::Semaphore for Semaphore {
         permits: u32,
         max_hold: Option<Duration>,
     ) -> Outcome<Box<dyn Renewed>> {
-        renewed::permit(self.acquire_handle(PermitRequest::of(permits), For::Ever)?, max_hold)
+        held::permit(self.acquire_handle(PermitRequest::of(permits), For::Ever)?).renew(max_hold)
     }
 
     fn set_up(&self, life: Duration) -> Outcome<Answer> {
