@@ -106,8 +106,8 @@ void a_callback_may_end_what_it_is_told_of() {
 void no_callback_runs_once_it_has_ended() {
     const auto client = here();
     memlock::mutex mutex{client, "slow", 30s};
-    std::atomic<bool> inside{false}, left{false};
-    {
+    for (const bool unlocks : {false, true}) {
+        std::atomic<bool> inside{false}, left{false};
         memlock::renewal how;
         how.max_hold = 1ms;
         how.on_lease_at_risk = [&](auto) {
@@ -115,10 +115,12 @@ void no_callback_runs_once_it_has_ended() {
             check_pause_ms(100);
             left = true;
         };
-        const renewed_lock kept{mutex, how};
+        auto kept = std::make_unique<renewed_lock>(mutex, how);
         EVENTUALLY(inside);
+        if (unlocks) kept->unlock();
+        else kept.reset();
+        CHECK(left);
     }
-    CHECK(left);
 }
 
 }  // namespace renewal_tests
