@@ -126,14 +126,10 @@ static inline void queue_here(struct queue_thread *self) {
     __atomic_store_n(&self->id, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
 }
 
-/* The kernel's number for it; 0 until it has begun. */
-static inline pid_t queue_id(const struct queue_thread *thread) {
-    return __atomic_load_n(&thread->id, __ATOMIC_ACQUIRE);
-}
-
 /* Whether the thread is in this system call. */
 static inline bool queue_is_in(long wanted, const struct queue_thread *waiter) {
-    const pid_t id = queue_id(waiter);
+    /* 0 until it has begun. */
+    const pid_t id = __atomic_load_n(&waiter->id, __ATOMIC_ACQUIRE);
     if (id == 0) return false;
     char path[64];
     long call = -1;
