@@ -209,7 +209,7 @@ static void a_child_and_its_parent_wait_each_for_itself(void) {
     const pid_t children[] = {start_child(1, wait_as_a_child), start_child(2, wait_as_a_child)};
     QUEUE_BECOMES(3, "family");
     /* Listeners of their own. */
-    snprintf(queue, sizeof queue, "%s", queue_of("family"));
+    snprintf(queue, sizeof queue, "%s", queue_at("lock:family"));
     for (const char *one = queue; *one != '\r'; one = strchr(one, '\n') + 1) {
         CHECK(*one != '-');
         for (const char *next = strchr(one, '\n') + 1; *next != '\r'; next = strchr(next, '\n') + 1) {

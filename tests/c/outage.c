@@ -1,4 +1,4 @@
-/* No server, a silent one, a frozen one, a dead one: "unreachable" and "unknown" are reported, never guessed. */
+/* No server, a frozen one, a dead one: "unreachable" and "unknown" are reported, never guessed. */
 
 #include "check.h"
 #include "server.h"
@@ -15,8 +15,8 @@ static memlock_client *impatient(int port) {
     return opened;
 }
 
-/* A port of our own without a listener, or where connections are taken and never answered. */
-static int own_port(int *fd, bool listens) {
+/* A port of our own without a listener. */
+static int own_port(int *fd) {
     struct sockaddr_in address;
     socklen_t size = sizeof address;
     memset(&address, 0, sizeof address);
@@ -24,7 +24,6 @@ static int own_port(int *fd, bool listens) {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     *fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK(*fd >= 0 && bind(*fd, (struct sockaddr *)&address, size) == 0);
-    CHECK(!listens || listen(*fd, 64) == 0);
     CHECK(getsockname(*fd, (struct sockaddr *)&address, &size) == 0);
     return ntohs(address.sin_port);
 }
@@ -80,18 +79,14 @@ static void nothing_works_and_all_of_it_says_why(memlock_client *nowhere) {
     IS_UNREACHABLE(memlock_counter_available(nowhere, "x", &number));
 }
 
-static void a_closed_port_is_unreachable_and_a_silent_one_too(void) {
-    memlock_lock *lock;
-    for (int silent = 0; silent < 2; silent++) {
-        int fd;
-        const int port = own_port(&fd, silent);
-        memlock_client *nowhere = impatient(port);
-        snprintf(address, sizeof address, "127.0.0.1:%d", port);
-        if (silent) IS_UNREACHABLE(memlock_mutex_lock(nowhere, "x", 30000, 0, &lock));
-        else nothing_works_and_all_of_it_says_why(nowhere);
-        memlock_client_close(nowhere);
-        close(fd);
-    }
+static void a_closed_port_is_unreachable(void) {
+    int fd;
+    const int port = own_port(&fd);
+    memlock_client *nowhere = impatient(port);
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    nothing_works_and_all_of_it_says_why(nowhere);
+    memlock_client_close(nowhere);
+    close(fd);
 }
 
 /* Sent to a server that stands still: nobody knows whether it will be carried out. */
@@ -183,7 +178,7 @@ int main(void) {
     snprintf(url, sizeof url, "memcached://127.0.0.1:%d?io_timeout=1s", plain_port());
     setenv("MEMLOCK_URL", url, 1);
     client = impatient(0);
-    RUN(a_closed_port_is_unreachable_and_a_silent_one_too);
+    RUN(a_closed_port_is_unreachable);
     RUN(what_a_frozen_server_did_is_in_doubt_and_a_bare_release_is_made_again);
     RUN(a_dead_server_ends_every_wait_and_no_process);
     memlock_client_close(client);

@@ -98,12 +98,6 @@ static inline int queue_length_at(const char *key) {
 }
 
 /* The same for the mutex of this name. */
-static inline const char *queue_of(const char *name) {
-    char key[256];
-    snprintf(key, sizeof key, "lock:%s", name);
-    return queue_at(key);
-}
-
 static inline int queue_length(const char *name) {
     char key[256];
     snprintf(key, sizeof key, "lock:%s", name);

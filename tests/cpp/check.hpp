@@ -35,11 +35,6 @@ inline std::map<std::string, void (*)()>& suites() {
     return all;
 }
 
-inline int run_suite(const std::string& name) {
-    suites().at(name)();
-    return 0;
-}
-
 /// SUITE(name) { RUN(a_test); ... } says what the file of this name runs, with a server of its own.
 #define SUITE(name)                                                      \
     static void suite_##name();                                          \
