@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Answer, Client, Extension, Release, bare};
+use memlock_core::{Answer, Client, ErrorKind, Extension, Release, bare};
 use memlock_tests::assert_safe;
 use memlock_tests::server::Memcached;
 
@@ -50,11 +50,25 @@ fn another_clients_touch_of_an_item_does_not_lose_the_lock() {
     assert_eq!(server.plain().get("lock:m"), None);
 }
 
-/// What Rust alone can show of the bare functions; the rest is in `tests/c/bare.c`.
+/// One test for all that the bare functions do: the process has one default client. What a forked
+/// child has of it is in `tests/c/fork.c`.
 #[test]
 fn the_bare_functions_belong_to_the_process() {
     let server = Memcached::start();
     bare::init(&server.url()).unwrap();
+    assert!(bare::init(&server.url()).is_err(), "it is chosen once");
+    assert_eq!(bare::mutex_unlock(b"m").unwrap(), Answer::NotHeld);
+    assert_eq!(bare::mutex_lock(b"m", LEASE).unwrap(), Answer::Ok);
+    assert_eq!(bare::mutex_lock(b"m", LEASE).unwrap_err().kind(), ErrorKind::Deadlock);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            assert_eq!(bare::mutex_lock_nonblock(b"m", LEASE).unwrap(), Answer::Busy);
+            assert_eq!(bare::mutex_unlock(b"m").unwrap(), Answer::Ok);
+        });
+    });
+    assert_eq!(bare::mutex_lock(b"m", LEASE).unwrap(), Answer::Ok);
+    assert!(server.plain().delete("lock:m"));
+    assert_eq!(bare::mutex_unlock(b"m").unwrap(), Answer::Lost);
     // A thread that overran its lease does not release the thread that came after it.
     assert_eq!(bare::mutex_lock(b"overrun", Duration::from_secs(2)).unwrap(), Answer::Ok);
     thread::scope(|scope| {
@@ -64,7 +78,9 @@ fn the_bare_functions_belong_to_the_process() {
     assert!(server.plain().get("lock:overrun").is_some(), "the successor's lock was left alone");
     assert_eq!(bare::mutex_unlock(b"overrun").unwrap(), Answer::Ok, "any thread may unlock it");
     // Another client's session is not this process's until it is joined.
+    assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::NotFound);
     assert_eq!(bare::distinct_list_set_up(b"s", LEASE).unwrap(), Answer::Ok);
+    assert_eq!(bare::distinct_list_insert(b"s", b"k").unwrap(), Answer::Ok);
     assert_eq!(bare::distinct_list_tear_down(b"s").unwrap(), Answer::Ok);
     let other = Client::connect(&server.url()).unwrap();
     let _ = other.distinct_list("s").unwrap().set_up(LEASE).unwrap();
