@@ -7,9 +7,10 @@ use pyo3::prelude::*;
 
 use crate::{acquiring, shared_client, shutdown};
 
-/// How long an exit waits at most until all acquisitions have ended. A server that does not answer
-/// may delay them.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long an exit waits at most until all acquisitions have ended: they do when a server has
+/// answered, and one that does not answer delays the exit by this. Shorter than
+/// `acquiring::SILENCE`, within which the interpreter should be finalizing.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Registers the hook. `atexit` calls it before the handlers that were registered earlier.
 pub(crate) fn add_to(module: &Bound<'_, PyModule>) -> PyResult<()> {
