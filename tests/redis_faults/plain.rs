@@ -137,3 +137,28 @@ fn nothing_is_left_behind_but_the_counter_of_fences() {
     assert!(alone.is_some(), "{left:?}");
     assert_eq!(left, ["%fence"]);
 }
+
+/// Asked of a server that knows the slots.
+#[test]
+fn the_items_of_a_lock_are_in_one_slot() {
+    let (cluster, server) = (Redis::start(&["--cluster-enabled", "yes"]), Redis::start(&[]));
+    let mut admin = server.connection();
+    for name in ["m", "a b", "ü", "x/y:z", "a%wait", "%"] {
+        let [holder, other] = [(); 2].map(|()| client(&server).mutex(name, LEASE).unwrap());
+        let lock = holder.try_lock().unwrap().unwrap();
+        let mut keys: Vec<String> = Vec::new();
+        thread::scope(|scope| {
+            let waiter = scope.spawn(|| other.lock_for(PATIENCE));
+            until("the queue is there, too", || {
+                keys = reply(&mut admin, &["KEYS", "*lock:*"]);
+                keys.len() == 2
+            });
+            drop(lock);
+            drop(waiter.join().unwrap().unwrap().unwrap());
+        });
+        let slots: Vec<u64> =
+            keys.iter().map(|key| cluster.reply(&["CLUSTER", "KEYSLOT", key])).collect();
+        assert_eq!(slots[0], slots[1], "{keys:?}");
+        let () = server.reply(&["FLUSHALL"]);
+    }
+}
