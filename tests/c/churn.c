@@ -5,7 +5,7 @@
 #include <dirent.h>
 #include <malloc.h>
 
-enum { WARM_UP = 300, CYCLES = 3000, EVERY = 20 };
+enum { WARM_UP = 300, CYCLES = 3000, ROUNDS = 5, EVERY = 20 };
 
 static int descriptors(void) {
     int count = 0;
@@ -58,10 +58,14 @@ static void lock_by_name(int number) {
 static void leaves_nothing_behind(void (*body)(int)) {
     for (int i = 0; i < WARM_UP; i++) body(-i);
     const int open_before = descriptors();
-    const size_t used_before = in_use();
-    for (int i = 0; i < CYCLES; i++) body(i);
-    CHECK(descriptors() == open_before);
-    CHECK(in_use() <= used_before + 8192);
+    for (int round = 0; round < ROUNDS; round++) {
+        const size_t used_before = in_use();
+        for (int i = 0; i < CYCLES; i++) body(i);
+        CHECK(descriptors() == open_before);
+        /* What is remembered for some time takes a little more now and then. A leak grows in each round. */
+        if (in_use() <= used_before + 8192) return;
+    }
+    FAIL("%zu bytes are in use after %d cycles", in_use(), ROUNDS * CYCLES);
 }
 
 int main(void) {

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use log::{Level, Log, Metadata, Record};
 use memlock_core::{Client, Loss, RenewOptions, Renewal, logs};
+use memlock_tests::doors::WaitingThread;
 use memlock_tests::launch::{poll_until, until};
 use memlock_tests::server::{Memcached, MemcachedText};
 
@@ -137,13 +138,15 @@ fn trouble() {
         connect().mutex("dropped", 30 * SECOND).unwrap().lock().unwrap(),
         connect().semaphore("s", 3, 30 * SECOND).unwrap().acquire().unwrap(),
     );
-    let waiting = [(), ()].map(|()| {
+    let threads = [(), ()].map(|()| WaitingThread::default());
+    let waiting = threads.clone().map(|this| {
         let contended = mutex("contended", 30 * SECOND);
-        thread::spawn(move || contended.lock().map(drop))
+        thread::spawn(move || {
+            this.is_this_one();
+            contended.lock().map(drop)
+        })
     });
-    let queued =
-        || server.plain().get("lock:contended%wait").is_some_and(|queue| !queue.is_empty());
-    until("one of them is in the queue", queued);
+    until("both of them sleep", || threads.iter().all(WaitingThread::is_asleep));
 
     server.pause();
     drop(dropped);
