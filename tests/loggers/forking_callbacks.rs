@@ -220,7 +220,7 @@ fn children_of_callbacks_end_although_other_threads_were_at_work() {
 #[test]
 #[ignore = "real time: make prove"]
 fn very_many_children_of_callbacks_end_although_other_threads_were_at_work() {
-    children_of_callbacks_end(1000);
+    children_of_callbacks_end(200);
 }
 
 /// Their locks, lists and tickets may be in the hands of other threads when the child is made,
