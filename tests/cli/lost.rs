@@ -142,7 +142,7 @@ fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
         while :; do sleep 0.05; done";
     for (grace, heeds) in [("1s", false), ("1h", true)] {
         let args =
-            ["run", "m", "--lease", "1s", "--no-renew", "--grace", grace, "sh", "-c", script];
+            ["run", "m", "--lease", "4s", "--no-renew", "--grace", grace, "sh", "-c", script];
         let (mut feed, input) = UnixStream::pair().unwrap();
         let mut command = memlock(&server, &args);
         command.stdin(OwnedFd::from(input));
@@ -164,7 +164,7 @@ fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
 fn a_command_that_is_stopped_is_ended_too() {
     let server = Memcached::start();
     let script = "echo $$; kill -STOP $$; echo never";
-    let args = ["run", "m", "--lease", "1s", "--no-renew", "--", "sh", "-c", script];
+    let args = ["run", "m", "--lease", "4s", "--no-renew", "--", "sh", "-c", script];
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
     until_state(child, 'T');
@@ -175,7 +175,7 @@ fn a_command_that_is_stopped_is_ended_too() {
 #[test]
 fn a_wrapper_that_stood_still_finds_the_lock_lost() {
     let server = Memcached::start();
-    let args = ["run", "m", "--lease", "1s", "--", "sh", "-c", FAMILY];
+    let args = ["run", "m", "--lease", "4s", "--", "sh", "-c", FAMILY];
     let mut running = Running::start(memlock(&server, &args));
     let (grandchild, child) = family(&mut running);
     running.signal(libc::SIGSTOP);
@@ -225,7 +225,7 @@ fn a_wrapper_that_is_killed_takes_the_command_with_it() {
 fn a_wrapper_that_is_killed_leaves_the_command_alone_if_that_is_to_continue() {
     let server = Memcached::start();
     let script = "echo $$; exec sleep 1000";
-    let args = ["run", "m", "--lease", "1s", "--on-lost=continue", "--", "sh", "-c", script];
+    let args = ["run", "m", "--lease", "4s", "--on-lost=continue", "--", "sh", "-c", script];
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
     running.signal(libc::SIGKILL);
