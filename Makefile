@@ -149,7 +149,7 @@ sanitize: ## watch the code run: model tests, Miri, thread and address sanitizer
 	@packaging/need cc c++ memcached python3
 	tests/sanitize/run $(PARTS)
 
-FAULTS := target/debug/faults
+FAULTS := target/debug/examples/faults
 FAULTS_C_CLIENT := target/debug/fault-client-c
 
 .PHONY: faults
@@ -163,7 +163,8 @@ soak: $(FAULTS) ## the same faults at random, several at once, for MINUTES=n (al
 .PHONY: $(FAULTS)
 $(FAULTS): build python
 	@packaging/need cc memcached ip
-	$(CARGO) build -p memlock-tests --bins
+	$(CARGO) test -q --workspace --example faults
+	$(CARGO) build --workspace --examples
 	$(CC) -std=gnu11 -O1 -g -Wall -Wextra -Wpedantic -Werror -Iinclude tests/faults/client.c -o $(FAULTS_C_CLIENT) \
 	  -L$(BUILT) -lmemlock -Wl,-rpath,$(abspath $(BUILT))
 

@@ -20,10 +20,15 @@ use crate::shutdown;
 
 static ACTIVE: ActiveCalls = ActiveCalls::new();
 
-/// How long a thread that the exit has interrupted leaves the GIL alone. By then the interpreter is
-/// usually finalizing, and the thread ends in silence, as daemon threads do. If not, some exit
-/// handler may be waiting for this thread: so the call returns after all, with an exception.
-const SILENCE: Duration = Duration::from_secs(1);
+/// How long an exit waits at most until all acquisitions have ended: they do when a server has
+/// answered, and one that does not answer delays the exit by this.
+pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
+
+/// How long a thread that the exit has interrupted leaves the GIL alone. By then the exit has lost
+/// its patience, the interpreter is usually finalizing, and the thread ends in silence, as daemon
+/// threads do. If not, some exit handler may be waiting for this thread: so the call returns after
+/// all, with an exception.
+const SILENCE: Duration = PATIENCE.saturating_mul(2);
 
 /// Whether any thread is acquiring.
 pub(crate) fn any() -> bool {
