@@ -80,7 +80,8 @@ class Sqlite:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "work.db"
-        self.store_url, self.url = f"sqlite://{self.path}", f"sqlite:///{self.path}"
+        self.store_url = f"sqlite://{self.path}?io_timeout=20s"
+        self.url = f"sqlite:///{self.path}"
 
     def connect(self, autocommit: bool = False) -> sqlite3.Connection:
         options: dict[str, Any] = {"isolation_level": None} if autocommit else {}

@@ -37,8 +37,7 @@ fn witness_of(directory: &Path, name: u64) -> PathBuf {
 fn writer() {
     let Ok(directory) = std::env::var(ROLE) else { return };
     let directory = PathBuf::from(directory);
-    let url = format!("sqlite://{}?io_timeout=20s", directory.join("locks.db").display());
-    let client = Client::connect(&url).unwrap();
+    let client = Client::connect(&url_in(&directory)).unwrap();
     let mut list = client.distinct_list("done").unwrap();
     let _ = list.set_up(Duration::from_secs(3600)).unwrap();
     println!("ready");
@@ -134,8 +133,13 @@ impl File {
     }
 
     fn url(&self) -> String {
-        format!("sqlite://{}/locks.db", self.0.display())
+        url_in(&self.0)
     }
+}
+
+/// For a busy machine, on which a process that has locked the file may not run for a while.
+fn url_in(directory: &Path) -> String {
+    format!("sqlite://{}/locks.db?io_timeout=20s", directory.display())
 }
 
 impl Drop for File {
