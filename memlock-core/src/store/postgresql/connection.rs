@@ -121,17 +121,19 @@ impl Connection {
                 replies.push(Reply::VersionMismatch);
                 continue;
             }
-            let answer = answers.next().ok_or_else(nonsense);
-            if let Ok(Answer { code: ANOTHER_LIFE, .. }) = answer {
+            let answer =
+                answers.next().ok_or_else(|| Failure { error: nonsense(), sent: changes > 0 })?;
+            if answer.code == ANOTHER_LIFE {
                 let text = "The server has lost its locks meanwhile, in a crash or a failover.";
                 let error = Error::new(ErrorKind::Unreachable, text);
                 return Err(Failure { error, sent: changes > 0 && !replies.is_empty() });
             }
-            let reply = answer.and_then(|answer| request::decode(op, answer, epoch));
-            // An operation that has no reply in words of ours was not carried out; others may have
-            // been.
-            let sent = changes > usize::from(op.changes());
-            replies.push(reply.map_err(|error| Failure { error, sent })?);
+            let reply = request::decode(op, answer, epoch).map_err(|failure| Failure {
+                // If this one was not carried out, others may have been.
+                sent: failure.sent || changes > usize::from(op.changes()),
+                ..failure
+            });
+            replies.push(reply?);
         }
         self.changed += changes;
         if changes > 0 && (self.is_sweep_due || self.changed >= SWEEP_EVERY) {

@@ -12,7 +12,7 @@ use super::promises;
 use super::wire::{nullable, unwritable};
 use crate::error::{Error, Result};
 use crate::name::Key;
-use crate::store::{Epoch, Expiry, Item, Op, Reply, Returns, Stored, Version};
+use crate::store::{Epoch, Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
 
 /// The numbers of operations, as in `schema.sql`.
 const ADD: i32 = 1;
@@ -314,43 +314,61 @@ fn answer([code, number, body, ends, clock]: [Option<&[u8]>; 5]) -> Option<Answe
     })
 }
 
-/// What an answer to the operation means.
-pub(super) fn decode(op: &Op<'_>, answer: Answer, epoch: Epoch) -> Result<Reply> {
+/// What an answer to the operation means. One that the operation cannot have belongs to another one,
+/// and does not tell whether this one was carried out.
+pub(super) fn decode(
+    op: &Op<'_>,
+    answer: Answer,
+    epoch: Epoch,
+) -> std::result::Result<Reply, Failure> {
+    let refused = |error| Failure { error, sent: false };
+    let unexpected = || Failure {
+        error: Error::protocol(
+            "A reply does not belong to its request: the connection is out of step.",
+        ),
+        sent: op.changes(),
+    };
     let version = answer.number.map(|number| Version::new(epoch, number as u64));
-    let key = op.key();
-    Ok(match (answer.code, op, version) {
-        (
-            1,
-            Op::Add { returns: Returns::Version | Returns::Fence, .. }
-            | Op::CompareAndSet { returns: Returns::Version | Returns::Fence, .. },
-            Some(version),
-        ) => Reply::Stored(Stored { version, fence: version.number() }),
-        (1, ..) => Reply::Written,
-        (2, ..) => Reply::Exists,
-        (3, _, Some(version)) => {
-            let (Some(value), Some(ends)) = (answer.body, answer.ends) else {
-                return Err(unexpected());
-            };
-            let left = u64::try_from(ends.saturating_sub(answer.clock)).unwrap_or(0);
-            let remaining = (ends != i64::MAX).then(|| Duration::from_micros(left));
-            Reply::Value(Item { value, version, remaining, fence: version.number() })
+    Ok(match (op, answer.code) {
+        (Op::Add { returns, .. } | Op::CompareAndSet { returns, .. }, 1) => match returns {
+            Returns::Nothing => Reply::Written,
+            Returns::Version | Returns::Fence => {
+                let version = version.ok_or_else(unexpected)?;
+                Reply::Stored(Stored { version, fence: version.number() })
+            }
+        },
+        (Op::Append { .. } | Op::Prepend { .. }, 1) => Reply::Written,
+        (Op::Add { .. }, 2) => Reply::Exists,
+        (Op::Get { .. }, 3) => item(answer, version).ok_or_else(unexpected)?,
+        (Op::Add { .. }, 4) => return Err(unexpected()),
+        (_, 4) => Reply::Missing,
+        (Op::Get { .. } | Op::Append { .. } | Op::Prepend { .. }, 5) => {
+            return Err(refused(too_large(op.key())));
         }
-        (4, ..) => Reply::Missing,
-        (5, ..) => return Err(too_large(key)),
-        (6, ..) => Reply::VersionMismatch,
-        (7, ..) => Reply::Deleted,
-        (8, ..) => {
-            let text = answer.body.and_then(|body| String::from_utf8(body).ok());
-            let number = text.and_then(|text| text.parse().ok());
-            Reply::Number(number.ok_or_else(unexpected)?)
+        (Op::CompareAndSet { .. } | Op::Delete { .. }, 6) => Reply::VersionMismatch,
+        (Op::Delete { .. }, 7) => Reply::Deleted,
+        (Op::Increment { .. }, 8) => {
+            Reply::Number(answer.body.and_then(number).ok_or_else(unexpected)?)
         }
-        (9, ..) => {
-            return Err(Error::protocol(format!(
-                "The item {key} is not a number and cannot be counted."
-            )));
+        (Op::Increment { .. }, 9) => {
+            return Err(refused(Error::protocol(format!(
+                "The item {} is not a number and cannot be counted.",
+                op.key()
+            ))));
         }
         _ => return Err(unexpected()),
     })
+}
+
+fn item(answer: Answer, version: Option<Version>) -> Option<Reply> {
+    let (version, value, ends) = (version?, answer.body?, answer.ends?);
+    let left = u64::try_from(ends.saturating_sub(answer.clock)).unwrap_or(0);
+    let remaining = (ends != i64::MAX).then(|| Duration::from_micros(left));
+    Some(Reply::Value(Item { value, version, remaining, fence: version.number() }))
+}
+
+fn number(digits: Vec<u8>) -> Option<u64> {
+    String::from_utf8(digits).ok()?.parse().ok()
 }
 
 fn too_large(key: &Key) -> Error {
@@ -358,10 +376,6 @@ fn too_large(key: &Key) -> Error {
         "The item {key} has a value of more than 1 MiB, or would have it: memlock writes no larger ones. Use \
          another name, or delete its row."
     ))
-}
-
-fn unexpected() -> Error {
-    Error::protocol("A reply does not belong to its request: the connection is out of step.")
 }
 
 #[cfg(test)]
@@ -377,6 +391,49 @@ mod tests {
             let _ = record(&[Some(bytes.as_slice())]);
             let _ = arrays(&[Some(bytes.as_slice()); 5]);
         }
+    }
+
+    /// As the table in `schema.sql` has them. Another answer leaves open whether anything was changed.
+    #[test]
+    fn an_operation_has_no_answer_of_another_one() {
+        let key = &crate::name::Keyspace::default().lock(b"x");
+        let (version, value) = (Version::new(Epoch::new(1, 1), 7), &b"1"[..]);
+        let (expiry, returns) = (Expiry::Never, Returns::Fence);
+        let decoded = |op: &Op<'_>, code, number| {
+            let body = Some(b"1".to_vec());
+            let answer = Answer { code, number, body, ends: Some(1), clock: 0 };
+            decode(op, answer, Epoch::new(1, 1))
+        };
+        let (missing, too_large) = ("Missing", "more than 1 MiB");
+        for (op, answers) in [
+            (Op::Add { key, value, expiry, returns }, &[(1, "Stored"), (2, "Exists")][..]),
+            (Op::get(key), &[(3, "Value"), (4, missing), (5, too_large)]),
+            (
+                Op::CompareAndSet { key, version, value, expiry, returns },
+                &[(1, "Stored"), (4, missing), (6, "VersionMismatch")],
+            ),
+            (Op::Delete { key, version }, &[(4, missing), (6, "VersionMismatch"), (7, "Deleted")]),
+            (Op::Append { key, value }, &[(1, "Written"), (4, missing), (5, too_large)]),
+            (Op::Prepend { key, value }, &[(1, "Written"), (4, missing), (5, too_large)]),
+            (
+                Op::Increment { key, by: 1, initial: None },
+                &[(4, missing), (8, "Number"), (9, "not a number")],
+            ),
+        ] {
+            for code in -1..=11 {
+                let expected = answers.iter().find(|(its, _)| *its == code);
+                let expected = expected.map_or("out of step", |(_, said)| said);
+                let answer = decoded(&op, code, Some(7));
+                let said = format!("{answer:?}");
+                assert!(said.contains(expected), "{op:?}, {code}: {said}");
+                if let Err(failure) = answer {
+                    let is_refused = answers.iter().any(|(its, _)| *its == code);
+                    assert_eq!(failure.sent, op.changes() && !is_refused, "{op:?}, {code}");
+                }
+            }
+        }
+        let unnumbered = Op::Add { key, value, expiry, returns };
+        assert!(decoded(&unnumbered, 1, None).is_err());
     }
 
     #[test]
