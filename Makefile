@@ -116,7 +116,7 @@ gate: ## what decides about a change: .ci/run
 	.ci/run
 
 .PHONY: prove
-prove: build command python $(VENV)/.test ## search for what no test has seen, and measure what takes real time (PARTS=… for some, SEED=… for the same again; 40 minutes)
+prove: build command python $(VENV)/.test ## search for what no test has seen, and measure what takes real time (PARTS=… for some, SEED=… for the same again; an hour)
 	@packaging/need valgrind $(foreach suite,$(SUITES),$(NEEDS_$(suite)))
 	CARGO=$(CARGO) PYTHON=$(PYTHON) tests/prove $(PARTS) $(if $(SEED),--seed $(SEED))
 
