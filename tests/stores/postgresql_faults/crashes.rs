@@ -27,7 +27,7 @@ fn what_a_batch_has_replied_is_on_the_disk() {
     let keys = Keyspace::default();
     let (first, second, other) = (keys.lock(b"1"), keys.lock(b"2"), keys.lock(b"other"));
     let expiry = Expiry::After(LEASE);
-    let add = |key| Op::Add { key, value: b"v", expiry, returns: Returns::Version };
+    let add = |key| Op::add(key, b"v", expiry, Returns::Version);
     let run = |ops: &[Op<'_>]| store.run(Route::of(&first), ops).unwrap();
     let replies = run(&[add(&other), Op::get(&other)]);
     let Reply::Stored(stored) = replies[0] else { panic!("{replies:?}") };

@@ -48,7 +48,8 @@ impl Mutex {
         locked.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
     }
 
-    /// Tries once to acquire the mutex; `None` if it has another holder. One round trip.
+    /// Tries once to acquire the mutex; `None` if it has another holder, or if the server gives no
+    /// new locks yet ([`Waited::Recovering`]). One round trip.
     ///
     /// # Errors
     /// See [`Mutex::lock_with`].
@@ -89,6 +90,7 @@ impl Mutex {
             Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, wait, holder))),
             Ok(Waited::TimedOut) => Ok(Err(self.refused(Answer::TimedOut, wait, holder))),
             Ok(Waited::Interrupted) => Ok(Err(self.refused(Answer::Interrupted, wait, holder))),
+            Ok(Waited::Recovering) => Ok(Err(report::recovering(&self.subject()))),
             Err(error) => Err(error),
         }
     }
