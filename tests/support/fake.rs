@@ -13,6 +13,8 @@ const VERSION: &str = "1.6.18";
 const ENDLESS: usize = 64 << 20;
 /// The time between two bytes of [`Behaviour::Drip`].
 const DRIP: Duration = Duration::from_millis(100);
+/// The item that clients read when they connect.
+const CONFIG: &str = "memlock%config";
 /// How long a fake pretends to have been up when it starts.
 const UP_BEFORE: u64 = 100;
 
@@ -142,14 +144,16 @@ impl Script {
             (_, Behaviour::HalfLine) => Answer::Last("HD c1"),
             (_, Behaviour::EndlessLine) => Answer::Endless("a"),
             (_, Behaviour::Drip) => Answer::Dripping("HD c"),
+            ("mg", _) if command.word(1).ends_with(CONFIG) => {
+                Answer::Text(format!("EN{}\r\n", opaque(command)))
+            }
             ("mg" | "ms" | "md" | "ma" | "mn", _) => Answer::Text(self.meta(command) + "\r\n"),
             _ => Answer::Text("ERROR\r\n".into()),
         }
     }
 
     fn meta(&self, command: &Command) -> String {
-        let opaque =
-            command.flag_value('O').map(|opaque| format!(" O{opaque}")).unwrap_or_default();
+        let opaque = opaque(command);
         match (&self.behaviour, command.verb()) {
             (Behaviour::WrongOpaque, _) => "HD c1 O999999".into(),
             (Behaviour::HugeValue, _) => format!("VA 999999999 c1 t10{opaque}"),
@@ -209,6 +213,11 @@ impl Script {
 
 fn send(mut client: &TcpStream, bytes: &[u8]) -> io::Result<()> {
     client.write_all(bytes)
+}
+
+/// The opaque as it stands in the reply to a command.
+fn opaque(command: &Command) -> String {
+    command.flag_value('O').map(|opaque| format!(" O{opaque}")).unwrap_or_default()
 }
 
 #[cfg(test)]
