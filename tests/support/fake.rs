@@ -19,8 +19,8 @@ const CONFIG: &str = "memlock%config";
 const UP_BEFORE: u64 = 100;
 
 /// What a fake server does. "Greets" means that it answers `stats`, `stats settings` and `version`
-/// like a memcached 1.6.18 with cas. Where nothing else is said, other commands find nothing and
-/// change nothing (`mg` EN, `ms` NS, `md` and `ma` NF, `mn` MN).
+/// like a memcached 1.6.18 with cas, and has no item in which clients agree. Where nothing else is
+/// said, other commands find nothing and change nothing (`mg` EN, `ms` NS, `md` and `ma` NF, `mn` MN).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Accepts and never answers.
@@ -141,12 +141,12 @@ impl Script {
             ("stats", Behaviour::EndlessStats) => Answer::Endless("STAT filler 1\r\n"),
             ("stats", _) => Answer::Text(self.stats(command.word(1))),
             ("version", _) => Answer::Text(format!("VERSION {}\r\n", self.version())),
-            (_, Behaviour::HalfLine) => Answer::Last("HD c1"),
-            (_, Behaviour::EndlessLine) => Answer::Endless("a"),
-            (_, Behaviour::Drip) => Answer::Dripping("HD c"),
             ("mg", _) if command.word(1).ends_with(CONFIG) => {
                 Answer::Text(format!("EN{}\r\n", opaque(command)))
             }
+            (_, Behaviour::HalfLine) => Answer::Last("HD c1"),
+            (_, Behaviour::EndlessLine) => Answer::Endless("a"),
+            (_, Behaviour::Drip) => Answer::Dripping("HD c"),
             ("mg" | "ms" | "md" | "ma" | "mn", _) => Answer::Text(self.meta(command) + "\r\n"),
             _ => Answer::Text("ERROR\r\n".into()),
         }
