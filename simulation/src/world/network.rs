@@ -116,7 +116,12 @@ impl World {
 
     fn dialled(&mut self, process: usize) {
         if self.down_until <= self.now {
-            self.processes[process].connection = Some(self.server.life());
+            let life = self.server.life();
+            self.processes[process].connection = Some(life);
+            if let Some(guard) = self.scenario.guard() {
+                let (age, at) = (Life::age(self.server.uptime()), self.moment(process));
+                self.processes[process].observed.connected(guard, life.epoch(), age, at);
+            }
         }
     }
 
@@ -265,12 +270,11 @@ impl World {
         }
         request.given_up = true;
         for command in &request.sent_all {
-            if let Command::Delete { key, .. }
-            | Command::CompareAndSet { key, .. }
-            | Command::Put { key, .. } = command
-            {
-                self.oracle.is_in_doubt(request.process, key);
-            }
+            let writes = matches!(
+                command,
+                Command::Delete { .. } | Command::CompareAndSet { .. } | Command::Put { .. }
+            );
+            self.oracle.is_in_doubt(request.process, command.key(), writes);
         }
         let process = request.process;
         self.processes[process].connection = None;
