@@ -4,7 +4,6 @@ use std::thread;
 
 use memlock_core::{Client, Error, ErrorKind};
 use memlock_tests::launch::poll_until;
-use memlock_tests::proxy::Proxy;
 
 use super::{Bench, GUARD, PATIENCE, SECOND, hold};
 
@@ -14,11 +13,11 @@ fn is_refused<T>(bench: &Bench, outcome: Result<T, Error>, values: [&str; 2]) {
     assert_eq!(error.kind(), ErrorKind::Config, "{error}");
     let text = error.to_string();
     assert!(values.iter().all(|value| text.contains(value)), "{values:?}: {text}");
-    assert!(text.contains(&bench.server.address()) && text.ends_with('.'), "{text}");
+    assert!(text.contains(&bench.proxy.address()) && text.ends_with('.'), "{text}");
 }
 
 fn with(bench: &Bench, parameters: &str) -> Client {
-    Client::connect(&format!("{}?{parameters}", bench.server.url())).unwrap()
+    Client::connect(&format!("{}?{parameters}", bench.proxy.url())).unwrap()
 }
 
 /// Every call of a client that must not use the server.
@@ -38,14 +37,14 @@ fn is_refused_everything(bench: &Bench, client: &Client, values: [&str; 2]) {
 
 #[test]
 fn the_first_client_writes_down_what_all_agree_on() {
-    let (bench, _) = Bench::fresh();
+    let bench = Bench::fresh();
     let client = bench.client();
     assert!(client.mutex("m", GUARD).unwrap().try_lock().unwrap().is_none());
     let (value, _, _) = bench.server.plain().gets("memlock%config").unwrap();
-    assert_eq!(value, b"memlock-config/1 guard=3s");
+    assert_eq!(value, b"memlock-config/1 guard=60s");
     let ttl = bench.server.plain().command("mg memlock%config t");
     assert_eq!(ttl, "HD t-1", "it never expires");
-    for same in ["guard=3", "guard=3000ms"] {
+    for same in ["guard=60", "guard=60000ms"] {
         assert!(with(&bench, same).mutex("m", GUARD).unwrap().owner().is_ok(), "{same}");
     }
 }
@@ -68,7 +67,7 @@ fn a_client_without_a_guard_is_refused_with_the_one_that_is_missing() {
     let bench = Bench::start();
     let guarded = bench.client();
     assert!(guarded.mutex("m", SECOND).unwrap().owner().unwrap().is_none());
-    is_refused_everything(&bench, &with(&bench, ""), ["guard=3s", "no guard="]);
+    is_refused_everything(&bench, &with(&bench, ""), ["guard=60s", "no guard="]);
 }
 
 /// Its connections are from before there was a guard; it is refused when it opens the next.
@@ -79,16 +78,16 @@ fn a_client_that_came_before_the_guard_is_refused_at_its_next_connection() {
     let mut lock = plain.mutex("m", GUARD).unwrap().try_lock().unwrap().unwrap();
     let guarded = bench.client();
     assert!(guarded.mutex("m", GUARD).unwrap().owner().unwrap().is_some());
-    bench.server.restart();
+    bench.restart();
     assert!(guarded.mutex("m", GUARD).unwrap().owner().unwrap().is_none());
-    is_refused(&bench, lock.extend(GUARD), ["guard=3s", "no guard="]);
-    is_refused(&bench, lock.unlock(), ["guard=3s", "no guard="]);
-    is_refused_everything(&bench, &plain, ["guard=3s", "no guard="]);
+    is_refused(&bench, lock.extend(GUARD), ["guard=60s", "no guard="]);
+    is_refused(&bench, lock.unlock(), ["guard=60s", "no guard="]);
+    is_refused_everything(&bench, &plain, ["guard=60s", "no guard="]);
 }
 
 #[test]
 fn another_prefix_has_another_guard_or_none() {
-    let (bench, _) = Bench::fresh();
+    let bench = Bench::fresh();
     let plain = with(&bench, "prefix=a:");
     let other = with(&bench, "prefix=b:&guard=2s");
     let guarded = bench.client();
@@ -98,6 +97,7 @@ fn another_prefix_has_another_guard_or_none() {
     let mut look = bench.server.plain();
     assert_eq!(look.get("b:memlock%config").unwrap(), b"memlock-config/1 guard=2s");
     assert_eq!(look.get("a:memlock%config"), None);
+    bench.ages();
     drop(hold(&guarded, "m"));
 }
 
@@ -114,9 +114,9 @@ fn a_value_that_is_not_memlocks_is_refused_and_left_alone() {
 #[test]
 fn what_a_later_version_has_agreed_on_is_refused() {
     let bench = Bench::start();
-    assert!(bench.server.plain().set("memlock%config", "memlock-config/1 guard=3s more", 0));
+    assert!(bench.server.plain().set("memlock%config", "memlock-config/1 guard=60s more", 0));
     let mutex = bench.client().mutex("m", GUARD).unwrap();
-    is_refused(&bench, mutex.try_lock(), ["guard=3s more", "guard=3s."]);
+    is_refused(&bench, mutex.try_lock(), ["guard=60s more", "guard=60s."]);
 }
 
 /// The server comes back, and another client is the first that speaks to it.
@@ -124,9 +124,8 @@ fn what_a_later_version_has_agreed_on_is_refused() {
 fn a_waiter_that_finds_another_guard_after_a_restart_waits_no_longer() {
     for key in ["lock:m", "semaphore:s"] {
         let bench = Bench::start();
-        let proxy = Proxy::start(bench.server.address());
         let one = bench.client();
-        let two = Client::connect(&format!("{}?guard=3s&outage=60s", proxy.url())).unwrap();
+        let two = bench.client();
         let held = hold(&one, "m");
         let permit = one.semaphore("s", 1, GUARD).unwrap().acquire().unwrap();
         thread::scope(|scope| {
@@ -136,18 +135,18 @@ fn a_waiter_that_finds_another_guard_after_a_restart_waits_no_longer() {
             });
             bench.await_waiter(key);
             bench.server.kill();
-            proxy.refuse(true);
-            bench.server.restart();
-            let other = with(&bench, "guard=9s");
-            assert!(other.mutex("m", GUARD).unwrap().owner().unwrap().is_none());
-            proxy.refuse(false);
+            bench.proxy.refuse(true);
+            bench.start_again();
+            let other = Client::connect(&format!("{}?guard=9s", bench.server.url())).unwrap();
+            assert!(other.mutex("m", SECOND).unwrap().owner().unwrap().is_none());
+            bench.proxy.refuse(false);
             let ended = poll_until(PATIENCE, || waiter.is_finished().then_some(()));
             two.cancel_waits();
             let error = waiter.join().unwrap().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Config, "{error}");
             assert!(ended.is_some(), "it waits for ever");
             let text = error.to_string();
-            assert!(text.contains("guard=9s") && text.contains("guard=3s"), "{text}");
+            assert!(text.contains("guard=9s") && text.contains("guard=60s"), "{text}");
         });
         held.abandon();
         permit.abandon();

@@ -184,6 +184,7 @@ fn verify(holds: &[Hold], name: &str, most: u32) {
 }
 
 #[test]
+#[ignore = "real time: make prove"]
 fn no_two_hold_a_lock_while_its_server_is_killed_again_and_again() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let seed = std::env::var("SEED").map_or(now.as_micros() as u64, |seed| seed.parse().unwrap());

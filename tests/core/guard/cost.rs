@@ -7,15 +7,15 @@ use memlock_tests::cost::usual_cost;
 use memlock_tests::proxy::Proxy;
 use memlock_tests::server::Memcached;
 
-use super::{GUARD, hold};
+use super::{Bench, GUARD, hold};
 
 /// Commands and round trips.
 type Cost = (u64, usize);
 
 fn costs(parameters: &str) -> [Cost; 4] {
-    let server = Memcached::start();
-    let proxy = Proxy::start(server.address());
-    let client = Client::connect(&format!("{}{parameters}", proxy.url())).unwrap();
+    let bench = Bench::start();
+    let Bench { server, proxy, .. } = &bench;
+    let client = Client::connect(&format!("{}?io_timeout=20s{parameters}", proxy.url())).unwrap();
     drop(hold(&client, "m"));
     let semaphore = client.semaphore("s", 2, GUARD).unwrap();
     drop(semaphore.acquire_for(Duration::from_secs(30)).unwrap().unwrap());
@@ -55,7 +55,7 @@ fn costs(parameters: &str) -> [Cost; 4] {
 #[test]
 fn what_is_granted_and_given_back_costs_the_same_with_a_guard() {
     let without = costs("");
-    assert_eq!(costs("?guard=3s"), without);
+    assert_eq!(costs("&guard=60s"), without);
     assert_eq!(without[0].1, 2, "a lock and its release are two round trips");
 }
 
@@ -74,7 +74,7 @@ fn a_connection_takes_no_round_trip_more() {
         look();
         proxy.round_trips() - before
     };
-    assert_eq!(trips("?guard=3s", false), trips("", false));
+    assert_eq!(trips("?guard=60s", false), trips("", false));
     // Only the very first client of a server writes it down.
-    assert_eq!(trips("?guard=3s", true), trips("", true) + 1);
+    assert_eq!(trips("?guard=60s", true), trips("", true) + 1);
 }

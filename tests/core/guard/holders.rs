@@ -1,5 +1,6 @@
 //! A held mutex survives the end of its server.
 
+use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use memlock_core::{Extension, Lock, Release};
@@ -15,10 +16,11 @@ fn survives(put_back: impl FnOnce(&mut Lock)) {
     let (fence, token) = (lock.fence(), lock.token());
     let value = bench.server.plain().get("lock:m").unwrap();
     assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
-    let restarted = bench.restart();
+    bench.restart();
     assert_eq!(bench.server.plain().get("lock:m"), None);
+    let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
-        let waiter = waits_for_the_end(scope, &bench, "m", &restarted);
+        let waiter = waits_for_the_end(scope, &bench, "m", &is_over);
         bench.await_waiter("lock:m");
         put_back(&mut lock);
         assert_eq!(bench.server.plain().get("lock:m").unwrap()[..value.len()], value);
@@ -26,9 +28,9 @@ fn survives(put_back: impl FnOnce(&mut Lock)) {
         assert!(lock.check().unwrap());
         let owner = client.mutex("m", GUARD).unwrap().owner().unwrap().unwrap();
         assert_eq!(owner.token(), token.to_string());
-        restarted.has_not_ended();
         assert_eq!(lock.unlock().unwrap(), Release::Released);
         assert_eq!(bench.server.plain().get("lock:m"), None);
+        bench.ends(&is_over);
         waiter.join().unwrap();
     });
     assert!(hold(&client, "m").fence() > fence);
@@ -57,16 +59,12 @@ fn what_was_put_back_survives_the_next_crash_too() {
     let mut lock = hold(&bench.client(), "m");
     let fence = lock.fence();
     for _ in 0..3 {
-        let restarted = bench.restart();
+        bench.restart();
         assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
-        restarted.has_not_ended();
     }
-    let restarted = bench.restart();
-    thread::scope(|scope| {
-        let waiter = waits_for_the_end(scope, &bench, "m", &restarted);
-        assert_eq!(lock.unlock().unwrap(), Release::Released);
-        waiter.join().unwrap();
-    });
+    bench.restart();
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    bench.grants_at_the_end("m");
     assert_eq!(fence, lock.fence());
 }
 
@@ -76,14 +74,10 @@ fn two_crashes_in_a_row_are_as_one() {
     let bench = Bench::start();
     let mut lock = hold(&bench.client(), "m");
     bench.restart();
-    let restarted = bench.restart();
+    bench.restart();
     assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
-    restarted.has_not_ended();
-    thread::scope(|scope| {
-        let waiter = waits_for_the_end(scope, &bench, "m", &restarted);
-        assert_eq!(lock.unlock().unwrap(), Release::Released);
-        waiter.join().unwrap();
-    });
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    bench.grants_at_the_end("m");
 }
 
 #[test]
@@ -91,15 +85,12 @@ fn a_holder_that_releases_what_the_server_has_forgotten_has_released_it() {
     let bench = Bench::start();
     let client = bench.client();
     let mut lock = hold(&client, "m");
-    let restarted = bench.restart();
+    bench.restart();
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert_eq!(bench.server.plain().get("lock:m"), None);
     assert!(client.mutex("m", GUARD).unwrap().try_lock().unwrap().is_none());
-    restarted.has_not_ended();
     assert_eq!(lock.unlock().unwrap(), Release::NotHeld);
-    thread::scope(|scope| {
-        waits_for_the_end(scope, &bench, "m", &restarted).join().unwrap();
-    });
+    bench.grants_at_the_end("m");
 }
 
 /// Threads of one client hand their locks on without the server's queue.
@@ -111,12 +102,12 @@ fn a_thread_that_releases_during_the_recovery_hands_nothing_to_the_next() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| hold(&client, "m"));
         bench.await_waiter("lock:m");
-        let restarted = bench.restart();
+        bench.restart();
         assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
-        restarted.has_not_ended();
         assert_eq!(lock.unlock().unwrap(), Release::Released);
+        assert_eq!(bench.server.plain().get("lock:m"), None, "it was handed over");
+        bench.ages();
         let mut next = waiter.join().unwrap();
-        restarted.just_ended();
         assert!(next.fence() > lock.fence());
         assert_eq!(next.unlock().unwrap(), Release::Released);
     });

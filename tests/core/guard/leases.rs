@@ -9,7 +9,7 @@ fn is_too_long<T>(outcome: Result<T, Error>) {
     let error = outcome.err().expect("it must be refused");
     assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
     let text = error.to_string();
-    assert!(text.contains("4 s") && text.contains("3 s") && text.ends_with('.'), "{text}");
+    assert!(text.contains("61 s") && text.contains("60 s") && text.ends_with('.'), "{text}");
 }
 
 #[test]

@@ -1,9 +1,13 @@
 //! `guard=` on memcached: real servers are killed and started anew, holders put back what they
 //! held, and nothing new is granted until every lease of before has ended.
+//!
+//! The guard is longer than any of these tests, and the tests decide how old a server says it is.
+//! What really takes the time of a guard is in `contention` and `ends`.
 
 mod agreement;
 mod contention;
 mod cost;
+mod ends;
 mod forks;
 mod holders;
 mod leases;
@@ -13,70 +17,121 @@ mod semaphores;
 mod servers;
 mod tries;
 
-use std::sync::mpsc::{self, Receiver};
-use std::sync::{Mutex, OnceLock, PoisonError};
-use std::thread::{self, Scope, ScopedJoinHandle};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{Scope, ScopedJoinHandle};
+use std::time::Duration;
 
+use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::{Client, Lock};
 use memlock_tests::launch::poll_until;
+use memlock_tests::memcached_text::MemcachedText;
+use memlock_tests::proxy::{Fault, Proxy};
 use memlock_tests::server::Memcached;
-use memlock_tests::stopwatch::Stopwatch;
 
 const SECOND: Duration = Duration::from_secs(1);
 /// The guard of these tests, and the lease of what they hold.
-const GUARD: Duration = Duration::from_secs(3);
-/// A lease that ends before the guard. Of one second, a slow reply may leave nothing.
-const BRIEF: Duration = Duration::from_millis(1500);
+const GUARD: Duration = Duration::from_secs(60);
+/// A lease whose end is waited for.
+const BRIEF: Duration = Duration::from_secs(4);
 /// For what must happen, however slow the machine.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How much later than the guard's end a waiter has its lock: a server tells its age in whole
-/// seconds, and up to two seconds less than it is.
-const LATE: Duration = Duration::from_secs(4);
+const PATIENCE: Duration = Duration::from_secs(40);
+/// By how many seconds a server seems older than it is, once it is to be older than the guard.
+const OLD: u64 = 1000;
 
-/// A server of the test's own, and its clients.
+/// A server of the test's own, behind a proxy that lets it seem as old as the test wants.
 struct Bench {
     server: Memcached,
+    proxy: Proxy,
+    life: Arc<Life>,
+}
+
+/// What the proxy says of a life of the server.
+struct Life {
+    /// When the first life began, in Unix seconds.
+    boot: u64,
+    /// How many lives came before.
+    number: AtomicU64,
+    /// How much older it seems than it is, in seconds.
+    older: AtomicU64,
+}
+
+impl Life {
+    /// The replies to the packet by which a connection is opened.
+    fn introduction(&self, address: &str, request: &[u8]) -> Option<Vec<u8>> {
+        let request = std::str::from_utf8(request).ok()?.strip_prefix("stats\r\n")?;
+        let key = request.split_once("mg ")?.1.split(' ').next()?;
+        let mut plain = MemcachedText::try_connect(address).ok()?;
+        let stats = plain.stats_reply("stats").ok()?;
+        let uptime = stats["uptime"].parse::<u64>().ok()? + self.older.load(Ordering::SeqCst);
+        // Fences rise from life to life, also if a life takes less than a second. No end of a
+        // semaphore lies in the past.
+        let time = self.boot + 1000 * self.number.load(Ordering::SeqCst) + uptime;
+        let config = match plain.get(key) {
+            Some(value) => {
+                let value = String::from_utf8_lossy(&value).into_owned();
+                format!("VA {} c1 t-1 f0 h1 O0\r\n{value}\r\n", value.len())
+            }
+            None => "EN O0\r\n".to_owned(),
+        };
+        let (pid, version) = (&stats["pid"], &stats["version"]);
+        let said = format!(
+            "STAT pid {pid}\r\nSTAT uptime {uptime}\r\nSTAT time {time}\r\nSTAT version {version}\r\n\
+             END\r\nSTAT cas_enabled yes\r\nEND\r\n{config}"
+        );
+        Some(said.into_bytes())
+    }
 }
 
 impl Bench {
-    /// A server that is older than the guard. Servers are started ahead, so that few tests wait.
+    /// A server that is older than the guard.
     fn start() -> Bench {
-        static SERVERS: OnceLock<Mutex<Receiver<Memcached>>> = OnceLock::new();
-        let servers = SERVERS.get_or_init(|| {
-            let (ahead, servers) = mpsc::sync_channel(6);
-            thread::spawn(move || while ahead.send(Memcached::start()).is_ok() {});
-            Mutex::new(servers)
-        });
-        let server = servers.lock().unwrap_or_else(PoisonError::into_inner).recv().unwrap();
-        settle(&server);
-        Bench { server }
+        let bench = Bench::fresh();
+        bench.ages();
+        bench
     }
 
     /// A server that was started just now, for the first time.
-    fn fresh() -> (Bench, Restarted) {
-        let (began, watch) = (Instant::now(), Stopwatch::start());
-        (Bench { server: Memcached::start() }, Restarted { began, watch })
+    fn fresh() -> Bench {
+        let server = Memcached::start();
+        let boot = SystemClock.unix_seconds();
+        let life = Arc::new(Life { boot, number: AtomicU64::new(0), older: AtomicU64::new(0) });
+        let bench = Bench { proxy: Proxy::start(server.address()), life, server };
+        bench.tells_its_age();
+        bench
+    }
+
+    /// Once the rules of the proxy were cleared.
+    fn tells_its_age(&self) {
+        let (life, address) = (Arc::clone(&self.life), self.server.address());
+        self.proxy.decide(move |burst| life.introduction(&address, burst).map(Fault::GarbleReply));
     }
 
     fn url(&self) -> String {
-        format!("{}?guard={}s", self.server.url(), GUARD.as_secs())
+        format!("{}?guard={}s&io_timeout=20s&outage=60s", self.proxy.url(), GUARD.as_secs())
     }
 
     fn client(&self) -> Client {
         Client::connect(&self.url()).unwrap()
     }
 
-    /// Kills the server, and starts it again; with the moment before it could start.
-    fn restart(&self) -> Restarted {
-        self.server.kill();
-        self.start_again()
+    /// The guard's end is over. All clients learn that when they connect again.
+    fn ages(&self) {
+        self.life.older.store(OLD, Ordering::SeqCst);
+        self.proxy.refuse(true);
+        self.proxy.refuse(false);
     }
 
-    fn start_again(&self) -> Restarted {
-        let (began, watch) = (Instant::now(), Stopwatch::start());
+    /// Kills the server, and starts it again: it recovers until [`Bench::ages`].
+    fn restart(&self) {
+        self.server.kill();
+        self.start_again();
+    }
+
+    fn start_again(&self) {
+        self.life.older.store(0, Ordering::SeqCst);
+        self.life.number.fetch_add(1, Ordering::SeqCst);
         self.server.restart();
-        Restarted { began, watch }
     }
 
     /// Returns once somebody waits for this item.
@@ -86,39 +141,21 @@ impl Bench {
         let found = poll_until(PATIENCE, || self.server.plain().get(&queue).filter(someone));
         assert!(found.is_some(), "nobody waits for {key}");
     }
-}
 
-/// Returns once every client is given what is free on this server: one that has seen nothing of it
-/// yet is so up to two seconds after the guard's end, because servers tell their age in whole
-/// seconds.
-fn settle(server: &Memcached) {
-    let is_old = || {
-        let uptime: u64 = server.plain().stats()["uptime"].parse().unwrap();
-        (uptime >= GUARD.as_secs() + 4).then_some(())
-    };
-    assert!(poll_until(PATIENCE, is_old).is_some(), "its clock stands still");
-}
-
-/// The start of a server that was killed before.
-struct Restarted {
-    began: Instant,
-    watch: Stopwatch,
-}
-
-impl Restarted {
-    /// What was granted just now was granted after the guard's end, and soon.
-    #[track_caller]
-    fn just_ended(&self) {
-        let (waited, counted) = (self.began.elapsed(), self.watch.elapsed());
-        assert!(waited >= GUARD, "granted {waited:?} after the start");
-        assert!(counted < GUARD + LATE, "granted only {counted:?} after the start");
+    /// Another client gets the lock at the guard's end, and not before.
+    fn grants_at_the_end(&self, name: &str) {
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let waiter = waits_for_the_end(scope, self, name, &is_over);
+            self.await_waiter(&format!("lock:{name}"));
+            self.ends(&is_over);
+            waiter.join().unwrap();
+        });
     }
 
-    /// The guard's end is not reached for certain.
-    #[track_caller]
-    fn has_not_ended(&self) {
-        let since = self.began.elapsed();
-        assert!(since < GUARD, "the test took too long: {since:?}");
+    fn ends(&self, is_over: &AtomicBool) {
+        is_over.store(true, Ordering::SeqCst);
+        self.ages();
     }
 }
 
@@ -133,12 +170,12 @@ fn waits_for_the_end<'a>(
     scope: &'a Scope<'a, '_>,
     bench: &Bench,
     name: &'a str,
-    restarted: &'a Restarted,
+    is_over: &'a AtomicBool,
 ) -> ScopedJoinHandle<'a, ()> {
     let client = bench.client();
     scope.spawn(move || {
         let lock = hold(&client, name);
-        restarted.just_ended();
+        assert!(is_over.load(Ordering::SeqCst), "{name} was granted during the recovery");
         drop(lock);
     })
 }

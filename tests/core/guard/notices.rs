@@ -1,17 +1,21 @@
 //! Renewed leases: a crash is no loss.
 
 use std::sync::mpsc::{self, Receiver};
-use std::thread;
+use std::time::Duration;
 
-use memlock_core::{Extension, Loss, Notice, Release, RenewOptions, Renewal};
+use memlock_core::{Loss, Notice, Release, RenewOptions, Renewal, Wait, Waited};
 use memlock_tests::launch::poll_until;
 
-use super::{Bench, GUARD, PATIENCE, SECOND, hold};
+use super::{Bench, PATIENCE};
+
+/// Renewed after a third of it.
+pub(crate) const LEASE: Duration = Duration::from_secs(9);
 
 fn renewed(bench: &Bench, name: &str) -> (Renewal, Receiver<Notice>) {
     let (tell, told) = mpsc::channel();
     let on_notice = Some(Box::new(move |notice| _ = tell.send(notice)) as _);
-    let renewal = hold(&bench.client(), name).renew(RenewOptions { max_hold: None, on_notice });
+    let lock = bench.client().mutex(name, LEASE).unwrap().lock().unwrap();
+    let renewal = lock.renew(RenewOptions { max_hold: None, on_notice });
     (renewal.unwrap(), told)
 }
 
@@ -27,13 +31,14 @@ fn a_renewed_lock_is_put_back_and_no_loss_is_reported() {
     let bench = Bench::start();
     let (renewal, told) = renewed(&bench, "m");
     let fence = renewal.fence();
-    let restarted = bench.restart();
+    bench.restart();
     let found = poll_until(PATIENCE, || bench.server.plain().get("lock:m"));
     assert!(found.is_some(), "the renewal did not put it back");
-    restarted.has_not_ended();
-    // It is renewed beyond the recovery, and no other client gets it.
-    let waited = bench.client().mutex("m", GUARD).unwrap().lock_for(GUARD + 4 * SECOND).unwrap();
-    assert!(waited.is_none() && renewal.is_held() && renewal.check().unwrap());
+    // No other client gets it when the recovery has ended.
+    bench.ages();
+    let tried = bench.client().mutex("m", LEASE).unwrap().lock_with(&Wait::NEVER).unwrap();
+    assert!(matches!(tried, Waited::Busy), "{tried:?}");
+    assert!(renewal.is_held() && renewal.check().unwrap());
     assert_eq!(renewal.fence(), fence);
     assert_eq!(renewal.release().unwrap(), Release::Released);
     is_told_of_no_loss(&told);
@@ -44,10 +49,9 @@ fn a_check_of_a_renewed_lock_puts_it_back() {
     let bench = Bench::start();
     let (renewal, told) = renewed(&bench, "m");
     for _ in 0..3 {
-        let restarted = bench.restart();
+        bench.restart();
         assert!(renewal.check().unwrap(), "{:?}", renewal.lost());
         assert!(bench.server.plain().get("lock:m").is_some());
-        restarted.has_not_ended();
     }
     assert_eq!(renewal.release().unwrap(), Release::Released);
     is_told_of_no_loss(&told);
@@ -57,9 +61,8 @@ fn a_check_of_a_renewed_lock_puts_it_back() {
 fn a_renewed_lock_is_released_where_the_server_has_forgotten_it() {
     let bench = Bench::start();
     let (renewal, told) = renewed(&bench, "m");
-    let restarted = bench.restart();
+    bench.restart();
     assert_eq!(renewal.release().unwrap(), Release::Released);
-    restarted.has_not_ended();
     assert_eq!(bench.server.plain().get("lock:m"), None);
     is_told_of_no_loss(&told);
 }
@@ -83,19 +86,16 @@ fn many_renewed_locks_are_all_put_back() {
     const MANY: usize = 50;
     let bench = Bench::start();
     let client = bench.client();
-    drop(hold(&client, "first"));
     let renewals: Vec<Renewal> = (0..MANY)
         .map(|number| {
-            let mut lock = hold(&client, &format!("m{number}"));
-            assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
-            lock.renew(RenewOptions::default()).unwrap()
+            let mutex = client.mutex(format!("m{number}"), 2 * LEASE).unwrap();
+            mutex.lock().unwrap().renew(RenewOptions::default()).unwrap()
         })
         .collect();
     bench.restart();
-    // For longer than two leases.
-    thread::sleep(GUARD * 2 + SECOND);
-    let lost = renewals.iter().filter(|renewal| !renewal.check().unwrap()).count();
-    assert_eq!(lost, 0, "of {MANY}");
+    let is_there = |number| bench.server.plain().get(&format!("lock:m{number}")).is_some();
+    let are_back = poll_until(PATIENCE, || (0..MANY).all(is_there).then_some(()));
+    assert!(are_back.is_some(), "some of {MANY} are not put back");
     for renewal in renewals {
         assert_eq!(renewal.release().unwrap(), Release::Released);
     }

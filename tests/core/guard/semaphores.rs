@@ -2,13 +2,14 @@
 //! beside them.
 
 use std::thread;
+use std::time::Duration;
 
 use memlock_core::{
     Client, ErrorKind, Extension, Permit, Release, RenewOptions, Request, SetUp, Wait, Waited,
 };
 use memlock_tests::launch::poll_until;
 
-use super::notices::is_told_of_no_loss;
+use super::notices::{LEASE as RENEWED, is_told_of_no_loss};
 use super::{BRIEF, Bench, GUARD, PATIENCE, SECOND, hold};
 
 const PERMITS: u32 = 5;
@@ -20,6 +21,12 @@ fn take(client: &Client, permits: u32) -> Permit {
     let mut permit = waited.done().expect("they are free");
     assert_eq!(permit.extend(GUARD).unwrap(), Extension::Extended);
     permit
+}
+
+fn try_take(client: &Client, permits: u32, lease: Duration) -> Waited<Permit> {
+    let request = Request { permits, ..Request::default() };
+    let semaphore = client.semaphore("s", PERMITS, lease).unwrap();
+    semaphore.acquire_with(request, &Wait::NEVER).unwrap()
 }
 
 fn record(bench: &Bench) -> String {
@@ -42,7 +49,7 @@ fn survives(put_back: impl Fn(&mut Permit)) {
     let [one, two, three] = [(); 3].map(|()| bench.client());
     let (mut single, mut double) = (take(&one, 1), take(&two, 2));
     let tokens = [single.token(), double.token()];
-    let restarted = bench.restart();
+    bench.restart();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| take(&three, 3));
         bench.await_waiter("semaphore:s");
@@ -56,13 +63,12 @@ fn survives(put_back: impl Fn(&mut Permit)) {
         let semaphore = one.semaphore("s", PERMITS, GUARD).unwrap();
         let tried = semaphore.acquire_with(Request::default(), &Wait::NEVER).unwrap();
         assert!(matches!(tried, Waited::Recovering));
-        restarted.has_not_ended();
         assert_eq!([single.token(), double.token()], tokens);
         assert_eq!((single.permits(), double.permits()), (1, 2));
         assert_eq!(single.release().unwrap(), Release::Released);
         assert_eq!(held(&bench), 2);
+        bench.ages();
         let got = waiter.join().unwrap();
-        restarted.just_ended();
         assert_eq!(got.permits(), 3);
     });
 }
@@ -89,24 +95,20 @@ fn renewals_put_permits_back_and_no_loss_is_reported() {
         .map(|permits| {
             let (tell, told) = std::sync::mpsc::channel();
             let on_notice = Some(Box::new(move |notice| _ = tell.send(notice)) as _);
-            let permit = take(&bench.client(), permits);
+            let permit = try_take(&bench.client(), permits, RENEWED).done().unwrap();
             (permit.renew(RenewOptions { max_hold: None, on_notice }).unwrap(), told)
         })
         .collect();
-    let client = bench.client();
-    let semaphore = client.semaphore("s", PERMITS, GUARD).unwrap();
     for _ in 0..2 {
-        let restarted = bench.restart();
+        bench.restart();
         let back = poll_until(PATIENCE, || (held(&bench) == 3).then_some(()));
         assert!(back.is_some(), "{}", record(&bench));
-        restarted.has_not_ended();
     }
-    let request = Request { permits: 3, ..Request::default() };
-    let waited = semaphore.acquire_with(request, &Wait::at_most(GUARD + 4 * SECOND)).unwrap();
-    assert!(matches!(waited, Waited::TimedOut), "three of five are held");
-    let request = Request { permits: 2, ..Request::default() };
-    let waited = semaphore.acquire_with(request, &Wait::at_most(PATIENCE)).unwrap();
-    assert_eq!(waited.done().unwrap().release().unwrap(), Release::Released);
+    bench.ages();
+    let client = bench.client();
+    let tried = try_take(&client, 3, GUARD);
+    assert!(matches!(tried, Waited::Busy), "three of five are held: {tried:?}");
+    assert_eq!(try_take(&client, 2, GUARD).done().unwrap().release().unwrap(), Release::Released);
     for (renewal, told) in renewals {
         assert!(renewal.check().unwrap() && renewal.is_held());
         assert_eq!(renewal.release().unwrap(), Release::Released);
@@ -119,7 +121,7 @@ fn permits_that_the_server_has_forgotten_are_released() {
     let bench = Bench::start();
     let [one, two] = [(); 2].map(|()| bench.client());
     let (mut single, mut double) = (take(&one, 1), take(&two, 2));
-    let restarted = bench.restart();
+    bench.restart();
     // There is no record; and one without the holder.
     assert_eq!(single.release().unwrap(), Release::Released);
     let mut third = Vec::new();
@@ -130,9 +132,8 @@ fn permits_that_the_server_has_forgotten_are_released() {
     let semaphore = one.semaphore("s", PERMITS, GUARD).unwrap();
     let tried = semaphore.acquire_with(Request::default(), &Wait::NEVER).unwrap();
     assert!(matches!(tried, Waited::Recovering));
-    restarted.has_not_ended();
+    bench.ages();
     third.push(take(&one, PERMITS));
-    restarted.just_ended();
 }
 
 #[test]
@@ -141,7 +142,7 @@ fn permits_whose_lease_has_ended_are_lost() {
     let [one, two] = [(); 2].map(|()| bench.client());
     let (mut ended, kept) = (take(&one, 1), take(&two, 2));
     assert_eq!(ended.extend(BRIEF).unwrap(), Extension::Extended);
-    let restarted = bench.restart();
+    bench.restart();
     assert!(kept.check().unwrap());
     let over = poll_until(PATIENCE, || ended.remaining().is_zero().then_some(()));
     assert!(over.is_some());
@@ -149,7 +150,6 @@ fn permits_whose_lease_has_ended_are_lost() {
     assert_eq!(ended.extend(GUARD).unwrap(), Extension::Lost);
     assert_eq!(ended.release().unwrap(), Release::Lost);
     assert_eq!(held(&bench), 2);
-    restarted.has_not_ended();
 }
 
 /// Its holders may set it up again that the server has forgotten.
@@ -158,7 +158,7 @@ fn a_semaphore_of_unknown_size_is_not_missing_during_the_recovery() {
     let bench = Bench::start();
     let [one, two] = [(); 2].map(|()| bench.client());
     let permit = take(&one, 2);
-    let restarted = bench.restart();
+    bench.restart();
     let unknown = two.open_semaphore("s", GUARD).unwrap();
     let tried = unknown.acquire_with(Request::default(), &Wait::NEVER).unwrap();
     assert!(matches!(tried, Waited::Recovering), "{tried:?}");
@@ -166,9 +166,8 @@ fn a_semaphore_of_unknown_size_is_not_missing_during_the_recovery() {
         let waiter = scope.spawn(|| unknown.acquire_for(PATIENCE).unwrap().unwrap());
         bench.await_waiter("semaphore:s");
         assert!(permit.check().unwrap());
-        restarted.has_not_ended();
+        bench.ages();
         let got = waiter.join().unwrap();
-        restarted.just_ended();
         assert_eq!(got.permits(), 1);
     });
     let status = unknown.status().unwrap().unwrap();
@@ -192,7 +191,7 @@ fn a_semaphore_that_is_set_up_during_the_recovery_grants_nothing_before_its_end(
     let bench = Bench::start();
     let [one, two] = [(); 2].map(|()| bench.client());
     let permit = take(&one, 3);
-    let restarted = bench.restart();
+    bench.restart();
     let semaphore = two.semaphore("s", PERMITS, GUARD).unwrap();
     assert_eq!(semaphore.set_up(100 * SECOND).unwrap(), SetUp::Created);
     assert_eq!(semaphore.status().unwrap().unwrap().available, 0);
@@ -200,26 +199,6 @@ fn a_semaphore_that_is_set_up_during_the_recovery_grants_nothing_before_its_end(
     assert!(matches!(tried, Waited::Recovering));
     assert!(permit.check().unwrap(), "it is put back into the new record");
     assert_eq!(held(&bench), 3);
-    restarted.has_not_ended();
+    bench.ages();
     drop(take(&two, 2));
-    restarted.just_ended();
-}
-
-/// A try at the very moment at which the server's recovery ends.
-#[test]
-fn a_try_never_says_that_free_permits_are_held() {
-    let bench = Bench::start();
-    let [one, two] = [(); 2].map(|()| bench.client());
-    drop(take(&one, 1));
-    let restarted = bench.restart();
-    let semaphore = two.semaphore("s", PERMITS, GUARD).unwrap();
-    let _ = semaphore.set_up(100 * SECOND).unwrap();
-    let granted = poll_until(PATIENCE, || {
-        match semaphore.acquire_with(Request::default(), &Wait::NEVER).unwrap() {
-            Waited::Recovering => None,
-            other => Some(matches!(other, Waited::Done(_))),
-        }
-    });
-    assert_eq!(granted, Some(true), "the first other answer is a grant");
-    restarted.just_ended();
 }

