@@ -37,7 +37,14 @@ impl SimStore {
     fn exchange(&self, process: usize, ops: &[Op<'_>]) -> Result<Vec<Reply>, ExchangeError> {
         // If the connection is found to be closed, nothing was sent. If it closes later, the
         // operations may have been sent.
-        let life = network::connect(process)?;
+        let life = network::connect(process).inspect_err(|error| {
+            if *error == ExchangeError::Lost {
+                // It broke while the operations may have been on their way.
+                with(|world| {
+                    ops.iter().for_each(|op| world.is_in_doubt(process, &Command::of(op)))
+                });
+            }
+        })?;
         let recovers = !self.recovery_in(process, life.epoch()).is_zero();
         let mut failed = None;
         let run = |ops: &[Op<'_>]| {

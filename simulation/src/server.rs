@@ -123,6 +123,11 @@ impl Command {
         }
     }
 
+    /// Whether it may release a lock or permits.
+    pub(crate) fn may_release(&self) -> bool {
+        matches!(self, Command::Delete { .. } | Command::CompareAndSet { .. } | Command::Put { .. })
+    }
+
     /// Whether a server that draws versions early does so for this command.
     pub(crate) fn draws_early(&self) -> bool {
         !matches!(

@@ -252,6 +252,11 @@ impl World {
         }
     }
 
+    /// A command of this process got no answer.
+    pub(crate) fn is_in_doubt(&mut self, process: usize, command: &Command) {
+        self.oracle.is_in_doubt(process, command.key(), command.may_release());
+    }
+
     /// The result of a request, if it has ended by now.
     fn collect(
         &mut self,
@@ -270,11 +275,7 @@ impl World {
         }
         request.given_up = true;
         for command in &request.sent_all {
-            let writes = matches!(
-                command,
-                Command::Delete { .. } | Command::CompareAndSet { .. } | Command::Put { .. }
-            );
-            self.oracle.is_in_doubt(request.process, command.key(), writes);
+            self.oracle.is_in_doubt(request.process, command.key(), command.may_release());
         }
         let process = request.process;
         self.processes[process].connection = None;
