@@ -47,9 +47,9 @@ impl Guard {
         self.0
     }
 
-    /// For how long after its start a server grants nothing new. Leases are counted on the clocks of
-    /// their holders, and the age of a server on its own: together they differ by much less than
-    /// 3 in 1,000.
+    /// For how long after its start a server grants nothing new. Leases are counted on the clocks
+    /// of their holders, and the age of a server on its own: together they differ by much less
+    /// than 3 in 1,000.
     pub fn recovery(self) -> Duration {
         if mutation::has(Mutation::RecoverTooShort) {
             return self.0 - self.0 / 20;
@@ -103,8 +103,8 @@ impl Observed {
     }
 }
 
-/// Runs those operations that the server carries out in this life and state. The others are answered
-/// with [`Reply::NotAdmitted`].
+/// Runs those operations that the server carries out in this life and state. The others are
+/// answered with [`Reply::NotAdmitted`].
 ///
 /// # Errors
 /// As `run`, which is called only if an operation is left.

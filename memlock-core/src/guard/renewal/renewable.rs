@@ -74,8 +74,8 @@ pub(crate) trait PendingRenewal: Send {
     fn writes(&self) -> bool;
     /// Whether all the old leases still run at this moment: nothing is sent afterwards.
     fn lasts(&self, now: Moment) -> bool;
-    /// Called before a step is sent, with each guard of this renewal: notes what the request may leave
-    /// on the server if it is carried out after a release.
+    /// Called before a step is sent, with each guard of this renewal: notes what the request may
+    /// leave on the server if it is carried out after a release.
     fn announce(&self, _guard: &mut dyn Renewable) {}
     /// Handles the reply to a step, with the times when the step was sent and answered.
     fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Progress;

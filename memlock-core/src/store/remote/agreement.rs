@@ -97,8 +97,8 @@ fn compare(found: &[u8], guard: Option<Guard>) -> Result<Option<Duration>> {
     let ours = ours.as_deref().and_then(|text| text.strip_prefix(FORMAT));
     let ours = ours.map_or_else(|| "no guard=".to_owned(), |text| text.trim_start().to_owned());
     Err(Error::config(format!(
-        "All its clients have to agree: they have {}, and this URL has {ours}. Change the URL; or, to \
-         change what they agree on, stop all clients, and start the server anew.",
+        "All its clients have to agree: they have {}, and this URL has {ours}. Change the URL; or, \
+         to change what they agree on, stop all clients, and start the server anew.",
         theirs.escape_debug()
     )))
 }
