@@ -17,9 +17,8 @@ pub(crate) fn finding<'a>(report: &'a Value, what: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("no {what} in {report}"))
 }
 
-/// However slowly the server answers.
 pub(crate) fn examined(url: &str, more: &[&str]) -> (Option<i32>, Value) {
-    let said = done(memlock_at(&url::patient(url), &[&["doctor", "--json"], more].concat()));
+    let said = done(memlock_at(url, &[&["doctor", "--json"], more].concat()));
     (said.code, said.json())
 }
 
@@ -131,17 +130,17 @@ fn wake_ups_are_tried_and_those_that_do_not_arrive_are_noticed() {
     // A firewall may leave one port only.
     let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = format!("127.0.0.1:{port}");
-    let (_, report) = examined(&format!("{}?notify={address}", server.url()), &[]);
+    let (_, report) = examined(&url::with(&server.url(), &format!("notify={address}")), &[]);
     assert!(finding(&report, "wake-ups")["said"].as_str().unwrap().contains(&address), "{report}");
     // An address without an owner.
-    judged(&format!("{}?notify=192.0.2.1", server.url()), &[], "wake-ups", (1, "warning"));
-    judged(&format!("{}?notify=off", server.url()), &[], "wake-ups", (0, "note"));
+    judged(&url::with(&server.url(), "notify=192.0.2.1"), &[], "wake-ups", (1, "warning"));
+    judged(&url::with(&server.url(), "notify=off"), &[], "wake-ups", (0, "note"));
 }
 
 #[test]
 fn each_server_is_examined_and_one_that_is_down_is_reported() {
     let (one, two) = (Memcached::with_args(&["-M", "-F"]), Memcached::with_args(&["-M", "-F"]));
-    let url = format!("{},{}", one.url(), two.address());
+    let url = url::patient(&format!("memcached://{},{}", one.address(), two.address()));
     let said = done(memlock_at(&url, &["doctor"]));
     assert_eq!((said.code, said.out.matches("arrive at").count()), (Some(0), 2), "{said:?}");
     two.kill();

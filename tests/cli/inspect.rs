@@ -4,6 +4,7 @@ use memlock_core::name::Key;
 use memlock_core::store::Route;
 use memlock_core::{Client, Release, Request, Wait};
 use memlock_tests::server::Memcached;
+use memlock_tests::url;
 use serde_json::Value;
 
 use crate::pty::Pty;
@@ -96,7 +97,7 @@ fn semaphores_and_lists_are_shown() {
 #[test]
 fn all_that_lives_is_listed_and_nothing_else() {
     let (one, two) = (Memcached::start(), Memcached::start());
-    let url = format!("{},{}?prefix=app.", one.url(), two.address());
+    let url = url::patient(&format!("memcached://{},{}?prefix=app.", one.address(), two.address()));
     let client = Client::connect(&url).unwrap();
     let long = "x".repeat(300);
     let names = ["a", "b c", "ü", &long];
@@ -166,7 +167,7 @@ fn a_semaphore_is_given_another_number_of_permits() {
 #[test]
 fn what_lives_on_a_server_that_is_up_is_shown_though_another_one_is_down() {
     let (one, two) = (Memcached::start(), Memcached::start());
-    let url = format!("{},{}", one.url(), two.address());
+    let url = url::patient(&format!("memcached://{},{}", one.address(), two.address()));
     let client = Client::connect(&url).unwrap();
     let place = |key: Key| client.server_of(Route::of(&key));
     // The lock on the first server, the semaphore and the list on the second one.

@@ -144,7 +144,7 @@ fn a_long_insert_has_a_bar_on_a_terminal() {
     fs::write(&file, input).unwrap();
     let mut command = std::process::Command::new("sh");
     let script = format!("exec {} list l insert --quiet < {}", path().display(), file.display());
-    command.args(["-c", &script]).env("MEMLOCK_URL", format!("{}?io_timeout=20s", server.url()));
+    command.args(["-c", &script]).env("MEMLOCK_URL", server.url());
     let mut pty = Pty::start(command);
     let seen = pty.until("100 %");
     assert!(seen.contains("keys/s") && seen.contains("[##"), "{seen:?}");

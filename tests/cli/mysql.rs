@@ -4,13 +4,12 @@ use std::fs;
 
 use memlock_tests::mysql::{MariaDb, PASSWORD};
 use memlock_tests::process::Server;
-use memlock_tests::url;
 
 use crate::run::Folder;
 use crate::tool::{Said, done, memlock_at};
 
 pub(crate) fn run(url: &str, args: &[&str]) -> Said {
-    done(memlock_at(&url::patient(url), args))
+    done(memlock_at(url, args))
 }
 
 /// Commands that look create nothing in a database, and the first lock creates what it needs.
@@ -50,7 +49,7 @@ fn commands_say_what_a_table_of_locks_is_and_can() {
 }
 
 fn passwords_come_from_where_the_servers_own_programs_find_them(server: &MariaDb) {
-    let without = url::patient(&server.url().replace(&format!(":{PASSWORD}"), ""));
+    let without = server.url().replace(&format!(":{PASSWORD}"), "");
     let home = Folder::new("mysql-home");
     let run = |variable: Option<&str>| {
         let mut command = memlock_at(&without, &["run", "x", "true"]);

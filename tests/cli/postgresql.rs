@@ -41,7 +41,7 @@ fn commands_that_look_create_nothing_and_the_first_lock_does() {
 #[test]
 fn the_printed_schema_is_the_one_that_is_used() {
     let server = Postgresql::shared();
-    let url = format!("{}?schema=Locks&durable=yes", server.url());
+    let url = url::with(&server.url(), "schema=Locks&durable=yes");
     let print = |url: &str| done(memlock_at("memory://x", &["doctor", "--print-schema", url]));
     let said = print(&url);
     assert_eq!(said.code, Some(0), "{said:?}");
@@ -103,7 +103,6 @@ fn passwords_come_from_the_environment_and_from_the_file() {
     fs::write(&hba, format!("host all locker all scram-sha-256\n{text}")).unwrap();
     server.sql("SELECT pg_reload_conf()");
     let url = schema(&server.url().replace("memlock@", "locker@"), "of_locker");
-    let url = url::patient(&url);
     let file = server.files().join("passwords");
     let command = |name: &str, value: &str| {
         let mut command = memlock_at(&url, &["run", "x", "true"]);

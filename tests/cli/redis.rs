@@ -1,7 +1,6 @@
 //! The command on a Redis.
 
 use memlock_tests::process::Server;
-use memlock_tests::url;
 use serde_json::Value;
 
 use crate::doctor::{examined, finding};
@@ -9,7 +8,7 @@ use crate::stores::redis::{Redis, reply};
 use crate::tool::{Said, done, memlock_at};
 
 fn run(server: &Redis, args: &[&str]) -> Said {
-    done(memlock_at(&url::patient(&server.url()), args))
+    done(memlock_at(&server.url(), args))
 }
 
 /// Items of other programs and types beside those of memlock.

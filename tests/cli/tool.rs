@@ -12,7 +12,6 @@ use std::time::Duration;
 use memlock_core::{Client, Lock};
 use memlock_tests::launch::poll_until;
 use memlock_tests::server::Memcached;
-use memlock_tests::url;
 use serde_json::Value;
 
 /// For what must happen, however slow the machine.
@@ -27,7 +26,7 @@ pub(crate) fn path() -> PathBuf {
 
 /// The command on this server, however slowly that answers.
 pub(crate) fn memlock(server: &Memcached, args: &[&str]) -> Command {
-    memlock_at(&url::patient(&server.url()), args)
+    memlock_at(&server.url(), args)
 }
 
 /// The command with this URL, and with nothing else of our environment that it heeds.

@@ -12,6 +12,7 @@ use memlock_tests::fake::{self, Behaviour};
 use memlock_tests::launch::until;
 use memlock_tests::proxy::{Fault, Proxy};
 use memlock_tests::server::{Memcached, MemcachedText};
+use memlock_tests::url;
 
 use crate::bench::{KINDS, Kind, fill};
 
@@ -22,7 +23,7 @@ fn door(url: &str) -> Rust {
 }
 
 fn within(io_timeout: &str, url: &str) -> Rust {
-    Rust::open(&format!("{url}?io_timeout={io_timeout}&outage=1s")).unwrap()
+    Rust::open(&url::with(url, &format!("io_timeout={io_timeout}&outage=1s"))).unwrap()
 }
 
 fn refused<T>(outcome: Result<T, No>) -> No {
@@ -98,7 +99,7 @@ fn a_server_that_refuses_in_words_is_quoted() {
 #[test]
 fn a_server_that_is_down_at_the_start_is_reported_at_once() {
     let server = Memcached::start();
-    let door = Rust::open(&format!("{}?outage=3600s", server.url())).unwrap();
+    let door = Rust::open(&url::with(&server.url(), "outage=3600s")).unwrap();
     server.kill();
     for wait in [For::Never, For::Ever, For::AtMost(100 * LEASE)] {
         let no = refused(door.lock(b"m", LEASE, wait));

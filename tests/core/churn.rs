@@ -21,6 +21,7 @@ use memlock_tests::launch::spawn;
 use memlock_tests::safety::MARKER;
 use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::{Marks, Stopwatch};
+use memlock_tests::url;
 
 use history::{History, Holder, Process, Sight};
 use keys::{KEYS, name};
@@ -122,9 +123,9 @@ impl<'a> Crowd<'a> {
     fn start(&mut self) {
         let number = self.processes.len();
         // Some cannot be woken.
-        let listener = if self.chance.below(10) == 0 { "?notify=off" } else { "" };
+        let listener = if self.chance.below(10) == 0 { "notify=off" } else { "" };
         let mut command = Command::new(env!("CARGO_BIN_EXE_churner"));
-        command.arg(format!("{}/{listener}", self.server.url())).arg(self.file(number));
+        command.arg(url::with(&self.server.url(), listener)).arg(self.file(number));
         command.arg(self.chance.number().to_string()).stdin(Stdio::piped());
         let began = now();
         let child = spawn(command).unwrap();

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use memlock_core::{Client, Counter, ErrorKind, Wait, Waited};
 use memlock_tests::assert_safe;
+use memlock_tests::client::connect;
 use memlock_tests::doors::WaitingThread;
 use memlock_tests::launch::until;
 use memlock_tests::memcached_text::MemcachedText;
@@ -121,7 +122,7 @@ fn flags_and_expiry_are_the_items_own() {
 fn a_lost_reply_is_not_guessed_about() {
     let server = Memcached::start();
     let proxy = Proxy::start(server.address());
-    let counter = Client::connect(&proxy.url()).unwrap().counter("app:permits").unwrap();
+    let counter = connect(&proxy.url()).counter("app:permits").unwrap();
     counter.set_up(5).unwrap();
     for way in 0..3 {
         proxy.inject(Match::Putting, Fault::CutAfterRequest);

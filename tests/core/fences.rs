@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use memlock_core::{Client, Lock, Release};
 use memlock_tests::assert_safe;
+use memlock_tests::client::connect;
 use memlock_tests::cost::usual_cost;
 use memlock_tests::launch::until;
 use memlock_tests::proxy::{Fault, Match, Proxy};
@@ -42,7 +43,7 @@ fn items_cas(server: &Memcached) -> u64 {
 fn where_versions_rise_by_themselves_a_fence_is_that_of_the_item_and_costs_nothing() {
     let server = Memcached::start();
     let proxy = called(&server, "1.6.23");
-    let client = Client::connect(&proxy.url()).unwrap();
+    let client = connect(&proxy.url());
     let cost = usual_cost(|| {
         let before = server.commands();
         let mut lock = lock(&client);
@@ -58,11 +59,11 @@ fn where_versions_rise_by_themselves_a_fence_is_that_of_the_item_and_costs_nothi
 fn where_they_do_not_a_fence_is_drawn_after_the_item_was_stored() {
     let server = Memcached::start();
     let proxy = called(&server, "1.6.24");
-    let client = Client::connect(&proxy.url()).unwrap();
+    let client = connect(&proxy.url());
     let mutex = client.mutex("x", LEASE).unwrap();
     let trips = usual_cost(|| {
         let before = proxy.round_trips();
-        let mut lock = lock(&Client::connect(&proxy.url()).unwrap());
+        let mut lock = lock(&connect(&proxy.url()));
         let trips = proxy.round_trips() - before;
         assert_eq!(lock.unlock().unwrap(), Release::Released);
         trips
@@ -85,7 +86,7 @@ fn where_they_do_not_a_fence_is_drawn_after_the_item_was_stored() {
 fn a_lock_that_is_handed_over_within_the_process_is_stamped_as_well() {
     let server = Memcached::start();
     let proxy = called(&server, "1.6.24");
-    let client = Client::connect(&proxy.url()).unwrap();
+    let client = connect(&proxy.url());
     let mut holder = lock(&client);
     let fence = holder.fence();
     let waiter = thread::spawn({
@@ -110,7 +111,6 @@ fn a_client_overtaken_on_the_way_to_the_lock_has_the_greater_fence() {
         let end = bytes.iter().position(|&byte| byte == b'\n')?;
         bytes.starts_with(b"ms lock:x ").then_some(Fault::HoldRest(end + 1))
     });
-    let connect = |url: &str| Client::connect(&format!("{url}?io_timeout=60s")).unwrap();
     let (slow, quick) = (connect(&proxy.url()), connect(&server.url()));
     let waiting = thread::spawn(move || lock(&slow).fence());
     assert!(proxy.wait_for_hits(1, Duration::from_secs(60)));

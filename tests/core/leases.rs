@@ -22,7 +22,7 @@ fn now() -> Moment {
 }
 
 fn connect(server: &Memcached) -> Client {
-    Client::connect(&format!("{}?io_timeout=20s", server.url())).unwrap()
+    Client::connect(&server.url()).unwrap()
 }
 
 /// Repeats an attempt during which the machine stood still for longer than the lease.

@@ -12,6 +12,7 @@ use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Store};
 use memlock_core::{
     Client, ErrorKind, Extension, Guard, Insertion, Release, RenewOptions, Result, Wait, Waited,
 };
+use memlock_tests::client::connect;
 use memlock_tests::cost::usual_cost;
 use memlock_tests::frozen::Frozen;
 use memlock_tests::intercepted::Replies;
@@ -579,7 +580,7 @@ fn cost(proxy: &Proxy, mut step: impl FnMut()) -> usize {
 fn a_mutex_costs_one_round_trip_each_way() {
     let server = Memcached::start();
     let proxy = Proxy::start(server.address());
-    let mutex = Client::connect(&proxy.url()).unwrap().mutex("m", LEASE).unwrap();
+    let mutex = connect(&proxy.url()).mutex("m", LEASE).unwrap();
     let unlock = || assert_eq!(mutex.lock().unwrap().unlock().unwrap(), Release::Released);
     unlock();
     assert_eq!(cost(&proxy, unlock), 2);
@@ -592,7 +593,7 @@ fn a_mutex_costs_one_round_trip_each_way() {
 fn a_batch_of_inserts_costs_a_constant_number_of_round_trips() {
     let server = Memcached::start();
     let proxy = Proxy::start(server.address());
-    let mut list = Client::connect(&proxy.url()).unwrap().distinct_list("s").unwrap();
+    let mut list = connect(&proxy.url()).distinct_list("s").unwrap();
     let _ = list.set_up(LEASE).unwrap();
     let names =
         |from: usize, to: usize| (from..to).map(|number| format!("{number}")).collect::<Vec<_>>();

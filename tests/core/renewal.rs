@@ -381,7 +381,7 @@ fn a_server_that_stands_still_holds_up_neither_the_news_nor_the_answer() {
 #[test]
 fn a_check_at_a_silent_server_blocks_no_other_thread() {
     let server = Memcached::start();
-    let client = Client::connect(&format!("{}?io_timeout=60s", server.url())).unwrap();
+    let client = Client::connect(&server.url()).unwrap();
     let renewal = renewed(Kind::Lock.hold(&client, "m", LEASE * 10));
     server.pause();
     let (begins, begun) = mpsc::channel();

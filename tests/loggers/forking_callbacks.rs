@@ -11,6 +11,7 @@ use memlock_core::{
 };
 use memlock_tests::launch::until;
 use memlock_tests::server::Memcached;
+use memlock_tests::url;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::{LEASE, PATIENCE, RIGHT, Sets, alone_with, end, fork, status};
@@ -233,8 +234,8 @@ fn children_of_callbacks_end(children: usize) {
     let in_waits = [Kind::Mutex, Kind::Permits, Kind::Counter].map(|kind| (kind, false));
     for (kind, in_log) in in_waits.into_iter().chain(in_logs) {
         // Many calls of a client with one connection for its threads have to dial, and log that.
-        let pool = if in_log { "?pool=1" } else { "" };
-        let client = Client::connect(&format!("{}{pool}", server.url())).unwrap();
+        let pool = if in_log { "pool=1" } else { "" };
+        let client = Client::connect(&url::with(&server.url(), pool)).unwrap();
         if let Kind::Counter = kind {
             let _ = client.counter("c").unwrap().set_up(1).unwrap();
         }

@@ -11,6 +11,7 @@ use memlock_core::{Client, Loss, RenewOptions, Renewal, logs};
 use memlock_tests::doors::WaitingThread;
 use memlock_tests::launch::{poll_until, until};
 use memlock_tests::server::{Memcached, MemcachedText};
+use memlock_tests::url;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -117,7 +118,7 @@ unsafe extern "C" fn never(_: c_int, _: *const c_char, message: *const c_char, _
 fn trouble() {
     let server = Memcached::start();
     let connect =
-        || Client::connect(&format!("{}?io_timeout=500ms&outage=60s", server.url())).unwrap();
+        || Client::connect(&url::with(&server.url(), "io_timeout=500ms&outage=60s")).unwrap();
     let client = connect();
     let mutex = |name: &str, lease| client.mutex(name, lease).unwrap();
     *LISTENER.server.lock().unwrap() = Some(server.plain());

@@ -3,7 +3,8 @@
 use std::sync::{Mutex, Once};
 
 use log::{LevelFilter, Log, Metadata, Record};
-use memlock_core::{Client, ErrorKind};
+use memlock_core::ErrorKind;
+use memlock_tests::client::connect;
 use memlock_tests::process::Server;
 
 use crate::stores::redis::{Redis, reply};
@@ -62,7 +63,7 @@ fn passwords_with_any_character_are_accepted_and_never_shown() {
     let server = Redis::start(&[]);
     let () = server.reply(&["CONFIG", "SET", "requirepass", PASSWORD]);
     let right = login(&server, &format!(":{}", encoded(PASSWORD)));
-    let client = Client::connect(&right).unwrap();
+    let client = connect(&right);
     works(&client, "m");
     let lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     for shown in
@@ -87,7 +88,7 @@ fn passwords_with_any_character_are_accepted_and_never_shown() {
     // The password is changed under a connected client: what is open stays open.
     let open = Redis::start(&[]);
     refused(&login(&open, &format!(":{SECRET}")), ErrorKind::Config, "has no password");
-    works(&Client::connect(&open.url()).unwrap(), "m");
+    works(&connect(&open.url()), "m");
     is_quiet_about_it();
 }
 
@@ -104,14 +105,14 @@ fn of_the_variable() {
     // As for redis-cli, an empty one is none.
     if std::env::var("REDISCLI_AUTH").unwrap().is_empty() {
         refused(&of("default"), ErrorKind::Config, "REDISCLI_AUTH");
-        works(&Client::connect(&open).unwrap(), "m");
+        works(&connect(&open), "m");
     } else {
         refused(&of(&format!(":{SECRET}")), ErrorKind::Config, "does not accept");
         refused(&open, ErrorKind::Config, "REDISCLI_AUTH");
-        works(&Client::connect(&format!("redis://{closed}")).unwrap(), "m");
-        works(&Client::connect(&of("default")).unwrap(), "m");
+        works(&connect(&format!("redis://{closed}")), "m");
+        works(&connect(&of("default")), "m");
     }
-    works(&Client::connect(&of(&format!("default:{}", encoded(PASSWORD)))).unwrap(), "n");
+    works(&connect(&of(&format!("default:{}", encoded(PASSWORD)))), "n");
     is_quiet_about_it();
 }
 
@@ -156,10 +157,10 @@ fn a_user_with_the_recommended_rights_can_do_everything() {
     let mut words = vec!["ACL", "SETUSER", "bob"];
     words.extend(rights.iter().map(String::as_str));
     let () = reply(&mut admin, &words);
-    let client = Client::connect(&url).unwrap();
+    let client = connect(&url);
     works(&client, "m");
     let url_of_database = url.replace('?', "/3?");
-    works(&Client::connect(&url_of_database).unwrap(), "m");
+    works(&connect(&url_of_database), "m");
     let held = client.mutex("held", LEASE).unwrap().try_lock().unwrap().unwrap();
     let () = reply(&mut admin, &["SCRIPT", "FLUSH"]);
     // A waiter, whose queue is another key.

@@ -44,15 +44,12 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A client that waits for a slow machine.
 fn client(server: &Redis) -> Client {
-    Client::connect(&url::patient(&server.url())).unwrap()
+    Client::connect(&server.url()).unwrap()
 }
 
 /// The error of an attempt to lock `m` at this URL.
 fn refusal(url: &str) -> Error {
-    // One that waits for a slow machine, unless the URL says otherwise.
-    let is_patient = url.contains("_timeout=");
-    let url = if is_patient { url.to_owned() } else { url::patient(url) };
-    let client = match Client::connect(&url) {
+    let client = match Client::connect(&url::patient(url)) {
         Ok(client) => client,
         Err(error) => return error,
     };

@@ -5,7 +5,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 
-use memlock_core::{Client, ErrorKind};
+use memlock_core::ErrorKind;
+use memlock_tests::client::connect;
 use memlock_tests::launch::until;
 use memlock_tests::process::Server;
 
@@ -25,9 +26,9 @@ fn a_unix_socket_is_as_good_as_a_port() {
     let server =
         Redis::start(&["--unixsocket", socket.to_str().unwrap(), "--unixsocketperm", "777"]);
     let url = url_of(&socket).replace(' ', "%20");
-    let local = Client::connect(&url).unwrap();
+    let local = connect(&url);
     works(&local, "m");
-    works(&Client::connect(&format!("{url}?db=3")).unwrap(), "m");
+    works(&connect(&format!("{url}?db=3")), "m");
     // Both ways lead to the same locks, and waiters are woken.
     let remote = client(&server);
     let lock = remote.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
@@ -39,8 +40,8 @@ fn a_unix_socket_is_as_good_as_a_port() {
         assert!(waiter.join().unwrap().unwrap().is_some());
     });
     let () = server.reply(&["CONFIG", "SET", "requirepass", "a b&c"]);
-    works(&Client::connect(&format!("{url}?password=a%20b%26c")).unwrap(), "n");
-    works(&Client::connect(&format!("{url}?user=default&password=a%20b%26c")).unwrap(), "n");
+    works(&connect(&format!("{url}?password=a%20b%26c")), "n");
+    works(&connect(&format!("{url}?user=default&password=a%20b%26c")), "n");
     refused(&format!("{url}?password=wrong"), ErrorKind::Config, "does not accept");
     let () = redis_with_password(&server);
     // A server that does not accept connections, with a queue that is full.

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use memlock_core::{Client, Error, ErrorKind, Extension, Release};
 use memlock_tests::assert_safe;
+use memlock_tests::client::connect;
 use memlock_tests::launch::{poll_until, until};
 use memlock_tests::process::Server;
+use memlock_tests::url;
 
 use crate::stores::redis::{Redis, reply};
 use crate::{LEASE, PATIENCE, client, refused, works};
@@ -72,7 +74,7 @@ fn a_sentinel_is_refused() {
 fn a_server_without_a_free_connection_is_named() {
     let server = Redis::start(&["--maxclients", "1"]);
     let mut only = poll_until(PATIENCE, || {
-        let client = redis::Client::open(server.url()).unwrap();
+        let client = redis::Client::open(server.url_at(&server.process().address())).unwrap();
         client.get_connection().ok()
     });
     refused(&server.url(), ErrorKind::Unreachable, "maxclients");
@@ -127,7 +129,7 @@ fn a_server_that_is_loading_or_busy_is_unreachable_until_it_is_not() {
             let _: redis::RedisResult<()> =
                 redis::cmd("EVAL").arg("while true do end").arg(0).query(&mut busy);
         });
-        let quick = Client::connect(&format!("{}?io_timeout=2s", server.url())).unwrap();
+        let quick = connect(&url::with(&server.url(), "io_timeout=2s"));
         let error = poll_until(PATIENCE, || answered(&quick, "o"));
         let error = error.expect("it is not busy");
         assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
@@ -199,24 +201,24 @@ fn a_waiter_gets_a_lock_that_was_released_without_memory() {
 fn a_server_that_may_evict_locks_is_refused_if_the_url_says_so() {
     let server = Redis::start(&["--maxmemory", "100mb"]);
     let url = server.url();
-    let refusing = format!("{url}?evictions=refuse");
+    let refusing = url::with(&url, "evictions=refuse");
     for policy in ["allkeys-lru", "volatile-ttl", "volatile-random"] {
         let () = server.reply(&["CONFIG", "SET", "maxmemory-policy", policy]);
         refused(&refusing, ErrorKind::Config, policy);
-        works(&Client::connect(&url).unwrap(), "m");
-        works(&Client::connect(&format!("{url}?evictions=allow")).unwrap(), "m");
+        works(&connect(&url), "m");
+        works(&connect(&url::with(&url, "evictions=allow")), "m");
     }
     let () = server.reply(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
-    works(&Client::connect(&refusing).unwrap(), "m");
+    works(&connect(&refusing), "m");
 }
 
 #[test]
 fn databases_are_apart_and_have_a_number_that_exists() {
     let server = Redis::start(&["--databases", "4"]);
-    let url = server.url();
-    let held = Client::connect(&url).unwrap();
+    let url = server.url_at(&server.process().address());
+    let held = connect(&url);
     let _held = held.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-    let third = Client::connect(&format!("{url}/3")).unwrap();
+    let third = connect(&format!("{url}/3"));
     let lock = third.mutex("m", LEASE).unwrap().try_lock().unwrap();
     assert!(lock.is_some(), "another database has other locks");
     works(&third, "w");

@@ -14,6 +14,7 @@ use memlock_core::{Client, ErrorKind, Lock, Release};
 use memlock_tests::assert_safe;
 use memlock_tests::chance::random;
 use memlock_tests::process::Server;
+use memlock_tests::url;
 use memlock_tests::witness::Witness;
 
 use crate::PATIENCE;
@@ -179,7 +180,7 @@ fn nothing_is_granted_twice_and_nothing_leaks_in_a_storm() {
     let server = Redis::start(&durable);
     let directory = std::env::temp_dir().join(format!("memlock-storm-{}", random()));
     std::fs::create_dir(&directory).unwrap();
-    let url = format!("{}?io_timeout=500ms&connect_timeout=500ms&outage=2s", server.url());
+    let url = url::with(&server.url(), "io_timeout=500ms&connect_timeout=500ms&outage=2s");
     let mut workers: Vec<Worker> = (0..WORKERS).map(|_| Worker::start(&url, &directory)).collect();
     let end = Instant::now() + Duration::from_secs(seconds);
     let mut admin = server.connection();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
+use memlock_tests::url;
 
 use super::{Instance, Store};
 
@@ -22,7 +23,7 @@ pub(crate) const POSTGRESQL: Store = Store {
 /// With logged tables, in a schema of another name.
 pub(crate) const DURABLE: Store = Store {
     place: |unique| {
-        let url = format!("{}?durable=yes&schema=Locks_2", Postgresql::shared().url());
+        let url = url::with(&Postgresql::shared().url(), "durable=yes&schema=Locks_2");
         Instance::shared(&url, unique)
     },
     server: Some(|| Box::new(Postgresql::start().with_parameters("durable=yes"))),

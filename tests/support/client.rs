@@ -11,11 +11,9 @@ pub const LEASE: Duration = Duration::from_secs(300);
 /// For what must happen, however slow the machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A client that waits for a slow machine, unless the URL says otherwise.
+/// A [patient](url::patient) client.
 pub fn connect(url: &str) -> Client {
-    let is_patient = url.contains("io_timeout=");
-    let url = if is_patient { url.to_owned() } else { url::patient(url) };
-    Client::connect(&url).expect("a good URL")
+    Client::connect(&url::patient(url)).expect("a good URL")
 }
 
 /// Whether a lock is free, as another client sees it.

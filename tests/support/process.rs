@@ -8,6 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 
 use crate::launch::{ReservedPort, START_LIMIT, end, poll_until, spawn};
+use crate::url;
 use crate::wire::lock;
 
 /// A server of a test's own, with the store on it.
@@ -18,9 +19,10 @@ pub trait Server: Send + Sync {
     /// The URL of the store at this address, `host:port`, which may be that of a relay.
     fn url_at(&self, address: &str) -> String;
 
-    /// The URL of the store.
+    /// The URL of the store, for clients that wait for a busy machine. What has time-outs of its own
+    /// takes that at its [address](ServerProcess::address).
     fn url(&self) -> String {
-        self.url_at(&self.process().address())
+        url::patient(&self.url_at(&self.process().address()))
     }
 
     /// Kills the server at once (SIGKILL).

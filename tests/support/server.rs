@@ -76,9 +76,9 @@ impl Memcached {
         Memcached { process: ServerProcess::start(settings), more }
     }
 
-    /// `memcached://127.0.0.1:PORT`
+    /// See [`Server::url`].
     pub fn url(&self) -> String {
-        format!("memcached://{}", self.address())
+        Server::url(self)
     }
 
     /// [`ServerProcess::restart`] with further arguments, this time.

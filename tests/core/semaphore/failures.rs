@@ -10,6 +10,7 @@ use memlock_core::wait::entries;
 use memlock_core::{Client, Permit, Release, Request, Result, Semaphore, Wait, Waited};
 use memlock_tests::launch::until;
 use memlock_tests::proxy::{Fault, Match, Proxy};
+use memlock_tests::url;
 
 use super::{Bench, LEASE, PATIENCE};
 
@@ -89,7 +90,7 @@ fn waits<'a>(
 fn a_wait_does_not_stand_where_an_earlier_one_of_its_client_could_not_leave_the_queue() {
     let bench = Bench::new();
     let _held = bench.semaphore(5).acquire().unwrap();
-    let client = Client::connect(&format!("{}?io_timeout=1s", bench.server.url())).unwrap();
+    let client = Client::connect(&url::with(&bench.server.url(), "io_timeout=1s")).unwrap();
     let semaphore = client.semaphore("s", 5, LEASE).unwrap();
     thread::scope(|scope| {
         let first = waits(scope, &semaphore, 7, 5);

@@ -10,6 +10,7 @@ use memlock_tests::assert_safe;
 use memlock_tests::server::Memcached;
 
 use memlock_tests::frozen::Frozen;
+use memlock_tests::url;
 
 use super::bench::{Bench, LEASE, gets, in_line, lock, unlock, until, waiter};
 
@@ -115,7 +116,8 @@ fn the_urls_notify_address_is_what_others_read() {
     let held = lock(&bench.client());
     let listener_of = |parameter: &str| {
         let client =
-            Client::connect(&format!("{}?notify={parameter}", bench.server.url())).unwrap();
+            Client::connect(&url::with(&bench.server.url(), &format!("notify={parameter}")))
+                .unwrap();
         let waiting = in_line(&client);
         let queue = bench.entries();
         let listener = entries::waiters(&queue).next().unwrap().address;

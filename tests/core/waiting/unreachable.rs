@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use memlock_core::{Client, Wait, Waited};
 use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::Stopwatch;
+use memlock_tests::url;
 
 use super::bench::{LEASE, PATIENCE, unlock};
 
@@ -21,7 +22,7 @@ const DEAF: [&str; 2] = ["notify=off", "notify=192.0.2.1"];
 /// in their order.
 fn latencies(parameter: &str, holds: &[u64]) -> Vec<Duration> {
     let server = Memcached::start();
-    let url = format!("{}?{parameter}", server.url());
+    let url = url::with(&server.url(), parameter);
     let (done, measured) = mpsc::channel();
     let watch = &Stopwatch::start();
     thread::scope(|scope| {
@@ -73,7 +74,7 @@ fn without_wake_ups_a_waiter_asks_the_server_less_than_four_times_a_second_after
     const WAITERS: u64 = 8;
     for parameter in DEAF {
         let server = Memcached::start();
-        let url = format!("{}?{parameter}", server.url());
+        let url = url::with(&server.url(), parameter);
         let holder = Client::connect(&url).unwrap();
         let held = holder.mutex("m", LEASE).unwrap().lock().unwrap();
         let limit = Duration::from_secs(5);
@@ -117,7 +118,7 @@ fn a_waiter_without_a_listener_is_not_starved_by_those_with_one() {
                 }
             });
         }
-        let unreachable = Client::connect(&format!("{}?notify=off", server.url())).unwrap();
+        let unreachable = Client::connect(&url::with(&server.url(), "notify=off")).unwrap();
         let mutex = unreachable.mutex("m", LEASE).unwrap();
         let waits = [(); 5].map(|()| mutex.lock_for(PATIENCE).unwrap().map(unlock));
         stop.store(true, Ordering::SeqCst);

@@ -145,7 +145,8 @@ fn connections_are_encrypted_and_the_server_is_verified() {
     server.sql("ALTER USER memlock@'%' REQUIRE SSL");
     let by_address = server.url();
     let by_name = by_address.replace("127.0.0.1", "localhost");
-    let trusting = connect(&format!("{by_name}?tls=verify&tls_ca={certificate}"));
+    let verified = format!("tls=verify&tls_ca={certificate}");
+    let trusting = connect(&url::with(&by_name, &verified));
     let lock = try_lock(&trusting, "m").unwrap();
     let mut list = trusting.distinct_list("l").unwrap();
     let _ = list.set_up(LEASE).unwrap();
@@ -155,8 +156,8 @@ fn connections_are_encrypted_and_the_server_is_verified() {
     assert!(lock.check().unwrap());
     for (url, kind, says) in [
         (by_address.clone(), ErrorKind::Config, "password"),
-        (format!("{by_name}?tls=verify"), ErrorKind::Unreachable, "TLS"),
-        (format!("{by_address}?tls=verify&tls_ca={certificate}"), ErrorKind::Unreachable, "TLS"),
+        (url::with(&by_name, "tls=verify"), ErrorKind::Unreachable, "TLS"),
+        (url::with(&by_address, &verified), ErrorKind::Unreachable, "TLS"),
     ] {
         let error = refused(&connect(&url), "m");
         assert_eq!(error.kind(), kind, "{error}");

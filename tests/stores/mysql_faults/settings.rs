@@ -10,7 +10,7 @@ use memlock_core::{ErrorKind, Extension, Insertion, Release};
 use memlock_tests::launch::poll_until;
 use memlock_tests::mysql::MariaDb;
 use memlock_tests::process::Server;
-use memlock_tests::{assert_safe, assert_safe_eq, url};
+use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::{Alone, LEASE, PATIENCE, Place, connect, shared, try_lock};
 
@@ -112,7 +112,7 @@ fn a_small_packet_is_told() {
 fn prepared_statements_are_answered_as_others() {
     let server = Alone::get();
     let place = Place::on(&server);
-    let url = url::patient(&place.url());
+    let url = place.url();
     for prepares in [true, false] {
         server.set("max_prepared_stmt_count", if prepares { "100" } else { "0" });
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
