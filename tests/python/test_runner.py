@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.machinery
 import importlib.util
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +98,27 @@ def test_a_test_that_hangs_is_ended_and_the_others_go_on(
     (hung,) = result.failures
     assert hung.test == "scratch hangs"
     assert hung.said == "It was not done after 60 s, so its program was ended."
+
+
+def test_each_language_runs_each_behaviour_on_memcached_and_another_store_and_meets_all_stores(
+    runner: ModuleType,
+) -> None:
+    stores, behaviours = ["memcached", "redis", "sqlite", "memory"], [f"b{n}" for n in range(40)]
+    of_a_language = {
+        (language, behaviour): [f"mutex::{language}_on_{store}::{behaviour}" for store in stores]
+        for language in ("rust", "c", "cpp", "python")
+        for behaviour in behaviours
+    }
+    others = ["renewal::tests::python", "mutex::rust_on_valkey::b1"]
+    chosen = runner.of_the_gate([*others, *itertools.chain(*of_a_language.values())])
+    assert set(others) < set(chosen)
+    met = set()
+    for (language, _), cells in of_a_language.items():
+        runs = [store for store, cell in zip(stores, cells) if cell in chosen]
+        assert "memcached" in runs
+        assert len(runs) == (4 if language == "rust" else 2)
+        met |= {(language, store) for store in runs}
+    assert len(met) == 16
 
 
 def test_a_command_that_takes_too_long_has_no_status_and_leaves_no_process(
