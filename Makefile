@@ -188,16 +188,17 @@ check: $(VENV)/.test ## formatting, lints, import circles, links in the docs
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps -p memlock-core -p memlock-tests
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps --lib -p memlock-core
 	tests/circles memlock-core memlock-py memlock-cli memlock-ffi simulation
 	tests/docs/links
 	$(RUFF) check . $(SCRIPTS)
 	$(RUFF) format --check . $(SCRIPTS)
 
 .PHONY: check-builds
-check-builds: ## lints of other builds than that of the tests: the simulation, the models, the fuzzers' targets, each store alone
+check-builds: ## lints of other builds than that of the tests: the simulation, the models, the fuzzers' targets, each store alone; links in the comments of tests/support
 	$(SIMULATE) clippy --profile simulation -q -p memlock-simulation --target-dir target/simulation -- -D warnings
 	RUSTFLAGS="--cfg shuttle" $(CARGO) clippy -q -p memlock-core --lib --tests --target-dir target/sanitize/shuttle -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc -q --no-deps --lib -p memlock-tests
 	RUSTFLAGS="--cfg fuzzing" $(CARGO) clippy -q --manifest-path fuzz/Cargo.toml --target-dir target/fuzzing -- -D warnings
 	for store in memcached mysql postgresql redis sqlite; do \
 	  $(CARGO) clippy -q -p memlock-ffi --no-default-features --features $$store -- -D warnings || exit 1; \
