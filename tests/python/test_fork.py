@@ -106,6 +106,9 @@ def report_of_its_own():
     own = client.mutex(name + "-own", renew=True, on_lost=its.append)
     own.acquire()
     own.force_unlock(own.owner().token)
+    # A thread names itself once it runs.
+    while not renewers():
+        time.sleep(0.001)
     found = renewers(), own.check()
     while not its:
         time.sleep(0.001)

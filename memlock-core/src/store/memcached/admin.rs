@@ -38,7 +38,7 @@ impl Admin for Text {
 
 #[cfg(test)]
 mod tests {
-    use super::text::tests::server_that_says;
+    use super::text::tests::{PATIENCE, server_that_says};
     use super::*;
     use crate::store::admin::Verdict;
 
@@ -50,7 +50,7 @@ mod tests {
                  STAT max_connections 18446744073709551615\r\nSTAT curr_connections 18446744073709551615\r\nEND\r\n"
             );
             let said = format!("{stats}END\r\n").into_bytes();
-            let mut text = server_that_says([said], Duration::from_secs(1));
+            let mut text = server_that_says([said], Duration::from_secs(1), PATIENCE);
             let findings = text.health(Duration::from_secs(60)).unwrap();
             assert!(
                 findings
