@@ -2,6 +2,7 @@
 
 use std::net::UdpSocket;
 
+use memlock_tests::launch::until;
 use memlock_tests::server::Memcached;
 use memlock_tests::url;
 use serde_json::Value;
@@ -108,8 +109,11 @@ fn connections_that_run_out_are_noticed() {
     let mut idle: Vec<_> = (0..60).map(|_| server.plain()).collect();
     // The server counts a connection once it has accepted it, and one that it answers was accepted.
     idle.iter_mut().for_each(|idle| _ = idle.stats());
+    let mut taken = || idle[0].stats()["curr_connections"].clone();
+    let before = taken();
     let connections = judged(&server.url(), &[], "connections", (1, "warning"));
     assert_eq!(connections["flags"][0], "-c 1024");
+    until("the command's connections are closed", || taken() == before);
     let more: Vec<_> = (0..100)
         .map_while(|_| memlock_tests::server::MemcachedText::try_connect(&server.address()).ok())
         .collect();
