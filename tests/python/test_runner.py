@@ -28,13 +28,15 @@ fn once(why: &str, what: &str) {
     assert!(std::fs::exists(&file).unwrap() || std::fs::File::create(file).is_err(), "{why}");
 }
 #[test] #[ignore] fn dies() { std::process::abort() }
+#[test] #[ignore] fn leaves() { std::process::exit(0) }
 """
-# As libtest speaks of a test that does not end.
+# As libtest speaks of a test that does not end; of one that has failed before, it says only that.
 HANGS = """#!/bin/sh
 case "$*" in
-    *--list*) printf 'hangs: test\\npasses: test\\n' ;;
-    *passes*) echo 'test passes ... ok' ;;
-    *) echo 'test hangs has been running for over 60 seconds'; sleep 1000 ;;
+    *--list*) printf 'fails: test\\nhangs: test\\npasses: test\\n' ;;
+    *hangs*) printf 'test fails ... FAILED\\ntest hangs has been running for over 60 seconds\\n'
+        sleep 1000 ;;
+    *) printf 'test passes ... ok\\ntest result: ok. 1 passed; 0 failed; 0 ignored\\n' ;;
 esac
 """
 
@@ -76,17 +78,22 @@ def test_a_failure_by_chance_is_flaky_and_a_breach_of_safety_or_a_death_is_never
 ) -> None:
     tests = program(runner, tmp_path)
     result = tests.run()
-    assert (result.passed, result.skipped, len(result.failures)) == (1, 2, 3)
+    assert (result.passed, result.skipped, len(result.failures)) == (1, 3, 3)
     failed, flaky = runner.judge(result.failures)
     assert flaky == ["scratch fails_once"]
     assert failed == ["scratch fails", "scratch is_unsafe_once: not run again"]
-    result = tests.run(("--include-ignored", "dies", "passes"))
-    failed, flaky = runner.judge(result.failures)
-    assert flaky == []
-    assert failed == ["scratch (ended with status -6): not run again"]
+    for test, why in (("dies", "status -6"), ("leaves", "status 0")):
+        result = tests.run(("--include-ignored", test))
+        failed, flaky = runner.judge(result.failures)
+        assert flaky == []
+        assert failed == [f"scratch (ended with {why}, after 0 of 2 tests): not run again"]
+    sanitized = "==1==ERROR: AddressSanitizer: heap-use-after-free"
+    passes = runner.Command("scratch passes", ("true",), tmp_path)
+    failed, flaky = runner.judge([runner.Failure("scratch passes", sanitized, passes)])
+    assert (failed, flaky) == (["scratch passes: not run again"], [])
 
 
-def test_a_test_that_hangs_is_ended_and_the_others_go_on(
+def test_a_test_that_hangs_is_ended_and_never_forgiven_and_the_others_go_on(
     runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runner, "TEST_LIMIT", runner.LIBTEST_SLOW)
@@ -95,9 +102,12 @@ def test_a_test_that_hangs_is_ended_and_the_others_go_on(
     script.chmod(0o755)
     result = runner.TestProgram("scratch", str(script), tmp_path).run()
     assert result.passed == 1
-    (hung,) = result.failures
-    assert hung.test == "scratch hangs"
+    failed, hung = result.failures
+    assert (failed.test, hung.test) == ("scratch fails", "scratch hangs")
     assert hung.said == "It was not done after 60 s, so its program was ended."
+    # What the other one said is lost: it may have been a breach of safety.
+    assert failed.again is None
+    assert hung.again is None
 
 
 def test_each_language_runs_each_behaviour_on_memcached_and_another_store_and_meets_all_stores(
@@ -140,7 +150,9 @@ def test_a_part_of_prove_tells_the_sums_of_its_commands_or_its_last_line(
         NOT RUN: miri"""
     words = ("printf", "%s", results)
     summed = prove.Part("properties", words, r"(\d+) (passed|failed); ").run()
-    assert summed == ("ok", "5 passed, 1 failed; NOT RUN: miri")
+    assert summed == ("in part", "5 passed, 1 failed; NOT RUN: miri")
+    nothing = ("echo", "test result: ok. 0 passed; 0 failed; 0 ignored")
+    assert prove.Part("time", nothing, r"(\d+) (passed|failed); ").run()[0] == "FAILED"
     last = prove.Part("sanitize", ("printf", "run 1\\nrun 2\\nbye"), r"^run \d")
     assert last.run() == ("ok", "run 2")
     assert prove.Part("soak", ("sh", "-c", "echo ends; false"), "never").run() == ("FAILED", "ends")
