@@ -186,7 +186,7 @@ static void a_thread_that_waits_for_a_silent_server_can_be_cancelled(void) {
     memlock_client *before = client;
     memlock_lock *lock;
     struct victim victim = {.name = "silent", .call = locks};
-    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?io_timeout=1s&outage=1s", plain_port());
+    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?io_timeout=5s&outage=1s", plain_port());
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &client));
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "silent", 30000, -1, &lock));
     ANSWERS(MEMLOCK_OK, memlock_unlock(lock));

@@ -5,11 +5,11 @@
 
 static memlock_client *client;
 
-/* A client whose timeouts are short enough to be waited for. The server's own URL if `port` is 0. */
+/* A client whose timeouts are short enough to be waited for, and long enough for a busy server. The server's own URL if `port` is 0. */
 static memlock_client *impatient(int port) {
     char url[256];
     memlock_client *opened;
-    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?connect_timeout=1s&io_timeout=1s&outage=300ms",
+    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?connect_timeout=5s&io_timeout=5s&outage=300ms",
              port != 0 ? port : plain_port());
     ANSWERS(MEMLOCK_OK, memlock_client_open(url, &opened));
     return opened;
@@ -175,7 +175,7 @@ static void a_dead_server_ends_every_wait_and_no_process(void) {
 
 int main(void) {
     char url[256];
-    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?io_timeout=1s", plain_port());
+    snprintf(url, sizeof url, "memcached://127.0.0.1:%d?io_timeout=5s", plain_port());
     setenv("MEMLOCK_URL", url, 1);
     client = impatient(0);
     RUN(a_closed_port_is_unreachable);

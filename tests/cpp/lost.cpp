@@ -126,7 +126,7 @@ void a_client_that_was_moved_away_tells_nobody() {
 }
 
 memlock::client impatient() {
-    return memlock::client{"memcached://127.0.0.1:" + std::to_string(plain_port()) + "?io_timeout=1s&outage=300ms"};
+    return memlock::client{"memcached://127.0.0.1:" + std::to_string(plain_port()) + "?io_timeout=5s&outage=300ms"};
 }
 
 void is_in_doubt(const std::error_code& code) {

@@ -96,7 +96,7 @@ class Postgres(Database):
         place = f"test@127.0.0.1:{self.port}/postgres"
         self.store_url = f"postgresql://{place}?io_timeout=20s"
         self.url = f"postgresql+psycopg://{place}"
-        self.dsn = f"host=127.0.0.1 port={self.port} user=test dbname=postgres connect_timeout=5"
+        self.dsn = f"host=127.0.0.1 port={self.port} user=test dbname=postgres connect_timeout=20"
         self.for_django = {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": "postgres",

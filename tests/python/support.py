@@ -214,7 +214,9 @@ class Memcached(Server):
 
     def __init__(self) -> None:
         super().__init__()
-        self.url = f"memcached://127.0.0.1:{self.port}"
+        self.bare_url = f"memcached://127.0.0.1:{self.port}"
+        # For clients on a machine that may be busy.
+        self.url = f"{self.bare_url}?connect_timeout=20s&io_timeout=20s"
         self.start()
 
     def start(self) -> None:

@@ -14,12 +14,13 @@ import os, pathlib, sys, threading
 import memlock
 from memlock import *
 url, name = sys.argv[1:]
+address = url.partition("//")[2].partition("?")[0]
 
 def says(call):
     try:
         print(call(), end=",")
     except memlock.Error as error:
-        is_named = name in str(error) and url.partition("//")[2] in str(error)
+        is_named = name in str(error) and address in str(error)
         print(type(error).__name__, error.code, end="," if is_named else " of no name,")
     except TypeError:
         print("TypeError", end=",")

@@ -171,7 +171,7 @@ def test_a_cycle_through_the_callbacks_is_collected(client: memlock.Client, name
 
 
 def test_renewal_goes_on_until_the_release(client: memlock.Client, name: str) -> None:
-    mutex = client.mutex(name, lease=4, renew=True)
+    mutex = client.mutex(name, lease=15, renew=True)
     with mutex:
         release = defer(mutex)
     # It rises with each renewal.
@@ -215,7 +215,7 @@ def test_a_loss_is_logged_and_known_and_not_raised(
 def test_a_stalled_server_frees_the_lock_at_the_next_contact(
     mortal_server: Memcached, name: str
 ) -> None:
-    mutex = memlock.connect(f"{mortal_server.url}?io_timeout=300ms").mutex(name, lease=300)
+    mutex = memlock.connect(f"{mortal_server.bare_url}?io_timeout=300ms").mutex(name, lease=300)
     answered(mutex.acquire)
     release = defer(mutex)
     mutex.release()

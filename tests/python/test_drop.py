@@ -33,7 +33,7 @@ def failing(module_server: Memcached) -> Iterator[Memcached]:
 
 
 def connect(server: Memcached, io_timeout: str = "20s") -> memlock.Client:
-    return memlock.connect(f"{server.url}?io_timeout={io_timeout}")
+    return memlock.connect(f"{server.bare_url}?io_timeout={io_timeout}")
 
 
 def leave(thing: Callable[[], Any], *, temporary: bool, body: Callable[[], None]) -> None:
@@ -224,7 +224,7 @@ hang(mutexes[3])
 
 
 # It holds so much that one timeout for each would take longer than a child may take to end.
-SILENT = f"io_timeout={PATIENCE / 30:.0f}s"
+SILENT = f"io_timeout={PATIENCE / 12:.0f}s"
 
 
 @pytest.mark.parametrize("quiet", ["quiet", "loud"])
@@ -232,7 +232,7 @@ SILENT = f"io_timeout={PATIENCE / 30:.0f}s"
 def test_a_program_that_holds_a_hundred_ends_at_once_and_without_complaint(
     failing: Memcached, name: str, silent: bool, quiet: str
 ) -> None:
-    with Child(EXIT, f"{failing.url}?{SILENT}", name, quiet) as child:
+    with Child(EXIT, f"{failing.bare_url}?{SILENT}", name, quiet) as child:
         assert child.reads() == "holding"
         if not silent:
             failing.kill()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from functools import partial
@@ -26,7 +27,7 @@ def in_child(body):
         try:
             print(body(), flush=True)
         except memlock.NotHeld as error:
-            words = (name, url.partition("//")[2], "by the parent")
+            words = (name, url.partition("//")[2].partition("?")[0], "by the parent")
             print("NotHeld", *(word in str(error) for word in words), flush=True)
         except BaseException as error:
             print(type(error).__name__, flush=True)
@@ -85,12 +86,13 @@ BODIES = {
 
 def test_a_child_does_not_hold_what_its_parent_holds(server: Memcached, name: str) -> None:
     program = """
-mutex, semaphore, counter = client.mutex(name), client.semaphore(name, 5), client.counter(name)
+mutex, semaphore = client.mutex(name, lease=300), client.semaphore(name, 5, lease=300)
+counter = client.counter(name)
 mutex.acquire()
-memlock.mutex_lock(name + "-bare", 30)
+memlock.mutex_lock(name + "-bare", 300)
 semaphore.acquire()
 permit = semaphore.permit(permits=2)
-memlock.semaphore_acquire(name, 30)
+memlock.semaphore_acquire(name, 300)
 counter.set_up(1)
 deferred = defer(mutex)
 logging.getLogger("memlock").setLevel(logging.CRITICAL)
@@ -134,7 +136,9 @@ print("released")
         for body in BODIES:
             child.says(body)
             told[body] = child.reads()
-        safe(told["forget()"] == BODIES["forget()"], "the child released what its parent holds")
+        # An exception in the child is no breach of safety.
+        is_released = re.match(r"\(False|\(True, [2-5]", told["forget()"])
+        safe(not is_released, "the child released what its parent holds")
         assert told == BODIES
         child.says("end")
         assert child.reads() == "released"

@@ -105,7 +105,7 @@ def test_an_object_that_goes_releases_all_that_it_holds(
 
 
 def test_a_failed_release_can_be_tried_again(mortal_server: Memcached, name: str) -> None:
-    client = memlock.connect(f"{mortal_server.url}?io_timeout=300ms")
+    client = memlock.connect(f"{mortal_server.bare_url}?io_timeout=300ms")
     mutex, semaphore = client.mutex(name), client.semaphore(name, 3)
     for acquire in (mutex.acquire, semaphore.acquire, semaphore.acquire):
         answered(acquire)

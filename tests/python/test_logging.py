@@ -148,8 +148,9 @@ def boom(_: logging.LogRecord) -> None:
 def test_what_a_handler_raises_ends_a_wait_of_the_main_thread(
     mortal_server: Memcached, name: str, listen: Listen
 ) -> None:
-    url = f"{mortal_server.url}?outage=60s"
-    holder, client = memlock.connect(url), memlock.connect(url)
+    holder = memlock.connect(mortal_server.url)
+    # The handler is called when a request has taken so long.
+    client = memlock.connect(f"{mortal_server.bare_url}?io_timeout=5s&outage=60s")
     with holder.mutex(name), mortal_server.plain() as plain:
 
         def stop() -> None:
@@ -218,14 +219,17 @@ mutex.acquire()
 print("held")
 sys.stdin.readline()
 print(mutex.check())
-time.sleep(0.2)
+sys.stdin.readline()
 """
     with Child(PROGRAM + program, server.url, name) as child:
         assert child.reads() == "held"
         plain.delete(f"lock:{name}")
-        output, complaints = child.process.communicate("\n", timeout=60)
-        assert output == "False\n"
-        assert complaints == LOST.format(name) + "\n"
+        child.says("check")
+        assert child.reads() == "False"
+        assert child.process.stderr is not None
+        assert child.process.stderr.readline() == LOST.format(name) + "\n"
+        child.says("end")
+        assert child.process.stderr.read() == ""
 
 
 def test_ctrl_c_in_a_handler_is_not_swallowed(server: Memcached, name: str) -> None:
@@ -309,7 +313,11 @@ callbacks = {"on_lease_at_risk": lambda left: time.sleep(0.001), "on_lost": told
 options = {"lease": 2, "renew": True, "max_hold": 0.01, **callbacks}
 sys.kept = [client.mutex(f"{name}-{n}", **options) for n in range(100)]
 for kept in sys.kept:
-    kept.acquire()
+    while not kept.is_held:
+        try:
+            kept.acquire()
+        except memlock.Unreachable:
+            pass  # A busy server has taken longer than the lease.
 for _ in range(4):
     threading.Thread(target=go_on, daemon=True).start()
 while not told:
@@ -323,7 +331,7 @@ def test_a_lock_is_renewed_while_its_renewer_waits_for_a_busy_interpreter(
     mortal_server: Memcached, name: str
 ) -> None:
     program = """
-mutex = memlock.connect(url + "?io_timeout=500ms").mutex(name, lease=3, renew=True)
+mutex = memlock.connect(url).mutex(name, lease=3, renew=True)
 mutex.acquire()
 listen()
 reading = threading.Thread(target=sys.stdin.readline)
@@ -343,14 +351,17 @@ print(mutex.check())
             left.append(owner.remaining or 0 if owner else 0)
             return owner is None or 0 < left[-2] < left[-1]
 
-        with Child(PROGRAM + program, mortal_server.url, name) as child:
-            assert child.reads() == "held"
+        url = f"{mortal_server.bare_url}?io_timeout=500ms"
+        with Child(PROGRAM + program, url, name) as child:
+            if child.reads() != "held":
+                return False
             with mortal_server.paused():
-                lines = iter(child.reads, "")
-                assert any("Leases could not be renewed now" in line for line in lines)
+                for line in iter(child.reads, ""):
+                    if "Leases could not be renewed now" in line or "is lost" in line:
+                        break
             eventually(rises)
             child.says("")
             return "True" in iter(child.reads, "")
 
-    # On a busy machine the lease may end before.
+    # On a busy machine an answer may take too long, and the lease may end before.
     eventually(is_renewed)

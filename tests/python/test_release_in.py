@@ -125,11 +125,11 @@ def test_a_connection_that_is_used_for_long_keeps_no_releases(
 def test_nobody_else_is_granted_it_before_the_end(store: Store, name: str) -> None:
     url = store.url.replace("io_timeout=20s", "io_timeout=300ms")
     connection, other = store.connect(), memlock.connect(url).mutex(name)
-    mutex = memlock.connect(store.url).mutex(name, lease=1)
+    mutex = memlock.connect(store.url).mutex(name, lease=5)
     assert answered(mutex.acquire)
     release = mutex.release_in(connection)
     # Beyond its lease.
-    end = time.monotonic() + 1.5
+    end = time.monotonic() + 5.5
     while time.monotonic() < end:
         # It may have to wait for the row, and for the row that tells the outcome.
         with contextlib.suppress(memlock.Unreachable, memlock.OutcomeUnknown):

@@ -54,8 +54,8 @@ held.acquire()
 def interrupt():
     time.sleep(0.2)
     os.kill(os.getpid(), signal.SIGINT)
-threading.Thread(target=interrupt).start()
 try:
+    threading.Thread(target=interrupt).start()
     print(client.mutex(name + "-held").acquire(timeout=60))
 except KeyboardInterrupt:
     print("interrupted")

@@ -61,7 +61,7 @@ def test_threads_with_one_object_exclude_each_other(
 def test_other_threads_run_while_one_waits_for_the_server(
     mortal_server: Memcached, name: str
 ) -> None:
-    mutex = memlock.connect(f"{mortal_server.url}?io_timeout=20s").mutex(name)
+    mutex = memlock.connect(mortal_server.url).mutex(name)
     mutex.acquire()
     with ThreadPoolExecutor(1) as pool:
         with mortal_server.paused():
@@ -177,7 +177,7 @@ def test_during_an_extension_to_a_shorter_lease_nothing_is_counted_on_that_may_b
     mortal_server: Memcached, name: str
 ) -> None:
     """The server may have stood still since the lock was acquired."""
-    mutex = memlock.connect(f"{mortal_server.url}?io_timeout=20s").mutex(name, lease=300)
+    mutex = memlock.connect(mortal_server.url).mutex(name, lease=300)
     mutex.acquire()
     # For longer than the shorter lease.
     eventually(lambda: mutex.remaining < 298.5)
