@@ -96,10 +96,37 @@ static void a_closed_port_is_unreachable(void) {
         if (check_got != MEMLOCK_UNKNOWN) ANSWERS(MEMLOCK_UNREACHABLE, check_got);           \
     } while (false)
 
+/* In threads of their own, since each call takes a timeout or two. These handles are gone then. */
+static void *extends_and_unlocks(void *lock) {
+    IS_IN_DOUBT(memlock_lock_extend(lock, 6000000));
+    IS_IN_DOUBT(memlock_unlock(lock));
+    return NULL;
+}
+
+static void *extends_and_releases(void *permit) {
+    IS_IN_DOUBT(memlock_permit_extend(permit, 6000000));
+    IS_IN_DOUBT(memlock_permit_release(permit));
+    return NULL;
+}
+
+static void *acquires(void *semaphore) {
+    memlock_permit *permit;
+    IS_IN_DOUBT(memlock_semaphore_acquire(semaphore, 1, 0, &permit));
+    CHECK(permit == NULL);
+    return NULL;
+}
+
+/* A bare lock or permit stays held until its release is certain. */
+static void *releases_by_name(void *unused) {
+    (void)unused;
+    for (int i = 0; i < 2; i++) IS_IN_DOUBT(semaphore_release("bare"));
+    return NULL;
+}
+
 static void what_a_frozen_server_did_is_in_doubt_and_a_bare_release_is_made_again(void) {
     memlock_lock *held, *lock;
     memlock_semaphore *semaphore;
-    memlock_permit *held_permit, *permit;
+    memlock_permit *held_permit;
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "held", 600000, 0, &held));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_open(client, "permits", 3, 600000, &semaphore));
     ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, 0, &held_permit));
@@ -108,17 +135,15 @@ static void what_a_frozen_server_did_is_in_doubt_and_a_bare_release_is_made_agai
     ANSWERS(MEMLOCK_OK, mutex_lock("bare", 600));
     freeze();
     ANSWERS(MEMLOCK_UNKNOWN, memlock_mutex_lock(client, "asked for", 30000, 0, &lock));
-    IS_IN_DOUBT(memlock_semaphore_acquire(semaphore, 1, 0, &permit));
-    CHECK(lock == NULL && permit == NULL);
-    IS_IN_DOUBT(memlock_lock_extend(held, 6000000));
-    IS_IN_DOUBT(memlock_permit_extend(held_permit, 6000000));
-    /* These handles are gone; a bare lock or permit stays held until its release is certain. */
-    IS_IN_DOUBT(memlock_unlock(held));
-    IS_IN_DOUBT(memlock_permit_release(held_permit));
-    for (int i = 0; i < 2; i++) {
-        IS_IN_DOUBT(mutex_unlock("bare"));
-        IS_IN_DOUBT(semaphore_release("bare"));
-    }
+    CHECK(lock == NULL);
+    const pthread_t threads[] = {
+        check_start(acquires, semaphore),
+        check_start(extends_and_unlocks, held),
+        check_start(extends_and_releases, held_permit),
+        check_start(releases_by_name, NULL),
+    };
+    for (int i = 0; i < 2; i++) IS_IN_DOUBT(mutex_unlock("bare"));
+    for (size_t i = 0; i < sizeof threads / sizeof *threads; i++) check_join(threads[i]);
     thaw();
     /* Even if one of the two above was carried out after all: then it was not lost, but released. */
     ANSWERS(MEMLOCK_OK, mutex_unlock("bare"));

@@ -7,7 +7,7 @@
 
 /* What is renewed is to be lost within LEASE_MS. What is not to be lost has more, since on a busy machine a thread may
  * have to wait for seconds; it is renewed after a third of it. */
-enum { LEASE_MS = 3000, SAFE_LEASE_MS = 15000, ROOM = 16 };
+enum { LEASE_MS = 6000, SAFE_LEASE_MS = 15000, ROOM = 16 };
 
 static memlock_client *client;
 

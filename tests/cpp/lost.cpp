@@ -46,14 +46,14 @@ void a_guard_that_ends_without_its_lock_tells() {
     told.is(1, "lock \"guarded\" on memcached at 127.0.0.1:");
     CHECK(mutex.last_unlock() == errc::lost);
     {
-        memlock::mutex brief{client, "guarded", 2s};
+        memlock::mutex brief{client, "guarded", 6s};
         std::scoped_lock guard{brief};
         EVENTUALLY(brief.remaining() == 0ms);
         // That is rounded down.
         std::this_thread::sleep_for(2ms);
         CHECK(!plain_has("lock:guarded") || plain_delete("lock:guarded"));
     }
-    told.is(2, "its lease of 2 s ended");
+    told.is(2, "its lease of 6 s ended");
 }
 
 void everything_that_ends_without_what_it_held_tells() {

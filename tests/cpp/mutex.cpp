@@ -131,7 +131,7 @@ void a_thread_does_not_wait_for_itself() {
 
 void a_lease_that_ran_out_can_be_locked_anew() {
     const auto client = here();
-    memlock::mutex mutex{client, "anew", 2s};
+    memlock::mutex mutex{client, "anew", 6s};
     mutex.lock();
     const auto before = mutex.fence();
     EVENTUALLY(mutex.remaining() == 0ms);

@@ -71,7 +71,7 @@ void a_scopes_end_and_an_assignment_unlock() {
 
 void what_a_callback_throws_is_dropped() {
     const auto client = here();
-    memlock::mutex mutex{client, "throws", 3s};
+    memlock::mutex mutex{client, "throws", 6s};
     std::atomic<int> thrown{0};
     memlock::renewal how;
     how.max_hold = 1ms;
