@@ -40,7 +40,7 @@
 
 using namespace std::chrono_literals;
 
-constexpr auto lease = 2s;          // a dead consumer's job is free after this
+constexpr auto lease = 10s;         // a dead consumer's job is free after this
 constexpr auto longest_job = 10min; // the lock of a job that hangs for longer is lost
 constexpr auto session = 24h;       // the same as the producers'
 constexpr auto pace = 20ms;         // the interval between checks for new jobs

@@ -10,6 +10,7 @@
 #include <memlock.h>
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +18,8 @@
 #include <unistd.h>
 
 #define PERMITS 3
-#define LEASE_MS 2000 /* a dead worker's permit is free after this */
+#define LEASE_MS 60000 /* a dead worker's permit is free after this */
+#define BRIEF_LEASE_MS 2000 /* the same for the worker that is to be killed */
 #define STAY_MS 20
 
 static void die(const char *doing, const char *why)
@@ -41,10 +43,15 @@ static void say(FILE *report, const char *what)
     if (fflush(report) != 0) die("report", "cannot be written");
 }
 
+static bool dies(void)
+{
+    const char *value = getenv("RATE_LIMIT_DIES");
+    return value && strcmp(value, "1") == 0;
+}
+
 static void stay(void)
 {
-    const char *dies = getenv("RATE_LIMIT_DIES");
-    while (dies && strcmp(dies, "1") == 0) pause();
+    while (dies()) pause();
     nanosleep(&(struct timespec){.tv_nsec = STAY_MS * 1000000}, NULL);
 }
 
@@ -57,7 +64,8 @@ int main(int argc, char **argv)
     memlock_client *client;
     memlock_semaphore *section;
     must(memlock_client_open(argv[1], &client), "opening the client");
-    must(memlock_semaphore_open(client, "section", PERMITS, LEASE_MS, &section), "opening the semaphore");
+    const int64_t lease_ms = dies() ? BRIEF_LEASE_MS : LEASE_MS;
+    must(memlock_semaphore_open(client, "section", PERMITS, lease_ms, &section), "opening the semaphore");
 
     for (long turns = atol(argv[3]); turns > 0; turns--) {
         memlock_permit *permit;

@@ -26,7 +26,8 @@
 using namespace std::chrono_literals;
 
 constexpr std::uint32_t permits = 3;
-constexpr auto lease = 2s;  // a dead worker's permit is free after this
+constexpr auto lease = 60s;       // a dead worker's permit is free after this
+constexpr auto brief_lease = 2s;  // the same for the worker that is to be killed
 
 /// Without buffering: a killed worker cannot flush.
 void say(std::ofstream& report, std::string_view what) {
@@ -35,9 +36,13 @@ void say(std::ofstream& report, std::string_view what) {
     report << what << ' ' << std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec << std::endl;
 }
 
+bool dies() {
+    const char* value = std::getenv("RATE_LIMIT_DIES");
+    return value != nullptr && std::string_view{value} == "1";
+}
+
 void stay() {
-    const char* dies = std::getenv("RATE_LIMIT_DIES");
-    while (dies != nullptr && std::string_view{dies} == "1") pause();
+    while (dies()) pause();
     std::this_thread::sleep_for(20ms);
 }
 
@@ -48,7 +53,7 @@ int main(int argc, char** argv) try {
     report.open(argv[2]);
 
     const memlock::client client{argv[1]};
-    memlock::counting_semaphore section{client, "section", permits, lease};
+    memlock::counting_semaphore section{client, "section", permits, dies() ? brief_lease : lease};
 
     for (int turns = std::stoi(argv[3]); turns > 0; turns--) {
         auto permit = section.acquire_permit();

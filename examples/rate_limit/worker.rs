@@ -23,7 +23,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const PERMITS: u32 = 3;
 /// A dead worker's permit is free after this.
-const LEASE: Duration = Duration::from_secs(2);
+const LEASE: Duration = Duration::from_secs(60);
+/// The same for the worker that is to be killed.
+const BRIEF_LEASE: Duration = Duration::from_secs(2);
 const STAY: Duration = Duration::from_millis(20);
 
 /// Without buffering: a killed worker cannot flush.
@@ -32,8 +34,12 @@ fn say(report: &mut File, what: &str) -> Result<()> {
     Ok(())
 }
 
+fn dies() -> bool {
+    std::env::var("RATE_LIMIT_DIES").is_ok_and(|value| value == "1")
+}
+
 fn stay() {
-    while std::env::var("RATE_LIMIT_DIES").is_ok_and(|dies| dies == "1") {
+    while dies() {
         std::thread::park();
     }
     std::thread::sleep(STAY);
@@ -44,7 +50,8 @@ fn work(arguments: &[String]) -> Result<()> {
         return Err("usage: rate-limit-worker URL REPORT TURNS".into());
     };
     let mut report = File::create(report)?;
-    let section = Client::connect(url)?.semaphore("section", PERMITS, LEASE)?;
+    let lease = if dies() { BRIEF_LEASE } else { LEASE };
+    let section = Client::connect(url)?.semaphore("section", PERMITS, lease)?;
 
     for _ in 0..turns.parse()? {
         let mut permit = section.acquire()?;
