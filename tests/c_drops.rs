@@ -18,8 +18,8 @@ struct Held {
 }
 
 impl Held {
-    fn by(url: &str, renewed: bool) -> Held {
-        let url = CString::new(format!("{url}?io_timeout=1s&notify=off")).unwrap();
+    fn by(url: &str, io_timeout: &str, renewed: bool) -> Held {
+        let url = CString::new(format!("{url}?io_timeout={io_timeout}&notify=off")).unwrap();
         let mut held =
             Held { client: ptr::null_mut(), lock: ptr::null_mut(), permit: ptr::null_mut() };
         let mut semaphore = ptr::null_mut();
@@ -61,12 +61,12 @@ impl Held {
 }
 
 /// Drops both kinds, renewed or not, at a server that has this fault. Returns the sentences.
-fn sentences(fault: impl Fn(&Proxy)) -> Vec<String> {
+fn sentences(io_timeout: &str, fault: impl Fn(&Proxy)) -> Vec<String> {
     let mut sentences = Vec::new();
     for renewed in [false, true] {
         let server = Memcached::start();
         let proxy = Proxy::start(server.address());
-        let held = Held::by(&proxy.url(), renewed);
+        let held = Held::by(&proxy.url(), io_timeout, renewed);
         fault(&proxy);
         for ((answer, sentence), key) in
             held.drop().into_iter().zip(["lock:held", "semaphore:held"])
@@ -82,7 +82,7 @@ fn sentences(fault: impl Fn(&Proxy)) -> Vec<String> {
 #[test]
 fn a_drop_that_the_server_refuses_reports_the_refusal() {
     let refusal = Fault::GarbleReply(format!("SERVER_ERROR {REFUSAL}\r\n").into_bytes());
-    for sentence in sentences(|proxy| proxy.inject_always(Match::Any, refusal.clone())) {
+    for sentence in sentences("20s", |proxy| proxy.inject_always(Match::Any, refusal.clone())) {
         assert!(sentence.contains(REFUSAL), "{sentence}");
         let silent = ["did not answer", "does not respond"];
         assert!(!silent.iter().any(|text| sentence.contains(text)), "{sentence}");
@@ -92,7 +92,7 @@ fn a_drop_that_the_server_refuses_reports_the_refusal() {
 
 #[test]
 fn a_drop_at_a_silent_server_reports_that_it_did_not_answer() {
-    for sentence in sentences(|proxy| proxy.black_hole(true)) {
+    for sentence in sentences("5s", |proxy| proxy.black_hole(true)) {
         assert!(sentence.contains("did not answer"), "{sentence}");
     }
 }

@@ -119,7 +119,7 @@ fn nothing_is_left_behind_but_the_counter_of_fences() {
         drop(semaphore.acquire().unwrap());
         assert!(semaphore.tear_down().unwrap());
         let mut list = client.distinct_list(format!("l{number}")).unwrap();
-        let _ = list.set_up(Duration::from_secs(2)).unwrap();
+        let _ = list.set_up(Duration::from_secs(20)).unwrap();
         assert!(list.insert_many(&["a", "b"]).unwrap().is_some());
         assert!(list.tear_down().unwrap());
     }

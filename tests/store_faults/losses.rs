@@ -38,7 +38,9 @@ fn lose_one(bench: &Bench, witness: &Client, number: usize, fate: Fate) -> usize
         let relay = Relay::start(bench.server().process().address());
         let client = bench.quick_client(&relay.address(), timeout);
         relay.only(number, fate);
-        let (name, context) = (format!("m{timeout:?}"), format!("burst {number}, {fate:?}"));
+        // A name of its own: a request of a slow round may come late.
+        let name = format!("m {number} {fate:?} {timeout:?}");
+        let context = format!("burst {number}, {fate:?}");
         let began = Instant::now();
         let outcome = one_round(&client, witness, &name, &context);
         let was_slow = began.elapsed() >= timeout * (given_up + 1);

@@ -197,7 +197,7 @@ impl Drop for Settings {
 pub(crate) fn ask(address: &str, command: &str) -> std::io::Result<String> {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(address)?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.set_read_timeout(Some(Duration::from_secs(20)))?;
     stream.write_all(format!("{command}\r\n").as_bytes())?;
     let mut reply = vec![0; 64 * 1024];
     let length = stream.read(&mut reply)?;

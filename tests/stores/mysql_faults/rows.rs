@@ -8,14 +8,15 @@ use memlock_tests::launch::until;
 use memlock_tests::process::Server;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
-use crate::{Alone, LEASE, PATIENCE, Place, SOON, refused, refused_with, shared, try_lock};
+use crate::{Alone, LEASE, PATIENCE, Place, SOON, refused_with, shared, try_lock};
 
 /// `NOW(6)` is the time at which a statement began, before it waited for the row.
 #[test]
 fn a_lock_that_ends_while_its_row_is_waited_for_is_granted() {
     let place = Place::on(shared());
     let (holder, other) = (place.client(""), place.client(""));
-    let mutex = holder.mutex("m", Duration::from_secs(3)).unwrap();
+    let lease = Duration::from_secs(10);
+    let mutex = holder.mutex("m", lease).unwrap();
     let mut held = mutex.try_lock().unwrap().unwrap();
     let began = Instant::now();
     let mut stranger = place.locked("lock:m");
@@ -23,7 +24,7 @@ fn a_lock_that_ends_while_its_row_is_waited_for_is_granted() {
         // Both wait for the row, and neither may decide by the time at which it began.
         let extension = scope.spawn(|| held.extend(Duration::from_secs(20)));
         let grant = scope.spawn(|| other.mutex("m", LEASE).unwrap().try_lock());
-        thread::sleep(Duration::from_millis(3500).saturating_sub(began.elapsed()));
+        thread::sleep((lease + Duration::from_millis(500)).saturating_sub(began.elapsed()));
         assert!(!extension.is_finished() && !grant.is_finished(), "they do not wait for the row");
         stranger.run("COMMIT;");
         let (extension, grant) = (extension.join().unwrap(), grant.join().unwrap());
@@ -45,7 +46,7 @@ fn a_row_that_a_stranger_keeps_locked_holds_no_call_up() {
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     // A server that had not answered would not be asked for it.
     drop(dropped);
-    assert!(try_lock(&patient, "dropped").is_some(), "other rows are free");
+    until("it is released", || try_lock(&patient, "dropped").is_some());
     assert_eq!(other.unlock().unwrap(), Release::Released, "other rows are free");
     stranger.run("COMMIT;");
     let is_granted = client.mutex("m", LEASE).unwrap().lock_for(PATIENCE).unwrap().is_some();
@@ -77,7 +78,7 @@ fn a_deadlock_is_tried_again() {
     assert_eq!(place.sql("SELECT COUNT(*) FROM tries"), "5\n");
     // It does not go on for ever.
     place.sql(&until(1_000_000));
-    let error = refused(&place.client(SOON), "n");
+    let error = refused_with("each time that it was tried", &place.client(SOON), "n");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     place.sql("DROP TRIGGER refuse");
     assert!(try_lock(&patient, "n").is_some(), "nothing was left behind");

@@ -167,6 +167,7 @@ fn a_stranger_holds_no_call_up_behind_a_pooler() {
     stranger.run(&format!("BEGIN; SELECT key FROM {}.items FOR UPDATE;", place.name));
     let mutex = client.mutex("m", LEASE).unwrap();
     refused_for_a_locked_row(|| mutex.force_unlock(&lock.token().to_string()));
+    place.until(&place.waiting(), "0");
     stranger.run("ROLLBACK;");
     assert_eq!(lock.unlock().unwrap(), Release::Released);
 }
@@ -175,7 +176,7 @@ fn a_stranger_holds_no_call_up_behind_a_pooler() {
 #[test]
 fn a_pooler_without_a_free_session_has_changed_nothing() {
     let place = Place::on(shared());
-    let bouncer = Pgbouncer::before(&place, "query_wait_timeout = 1\n");
+    let bouncer = Pgbouncer::before(&place, "query_wait_timeout = 5\n");
     let client = bouncer.client("durable=no");
     drop(client.mutex("m", LEASE).unwrap().lock().unwrap());
     let occupy = || {
