@@ -30,7 +30,7 @@ fn family(running: &mut Running) -> (i32, i32) {
 #[test]
 fn a_server_that_dies_takes_the_command_with_it() {
     let server = Memcached::start();
-    let args = ["run", "m", "--lease", "2s", "--", "sh", "-c", FAMILY];
+    let args = ["run", "m", "--lease", "10s", "--", "sh", "-c", FAMILY];
     let mut running = Running::start(memlock(&server, &args));
     let (grandchild, child) = family(&mut running);
     server.kill();
@@ -45,12 +45,19 @@ fn a_server_that_dies_takes_the_command_with_it() {
 fn a_lock_that_was_taken_away_ends_the_command_unless_that_is_to_continue() {
     let server = Memcached::start();
     for kill in [true, false] {
-        let mut args = vec!["run", "m", "--lease", "2s"];
+        let mut args = vec!["run", "m", "--lease", "10s"];
         args.extend((!kill).then_some("--on-lost=continue"));
-        args.extend(["--", "sh", "-c", "echo $$; sleep 4; echo survived"]);
-        let mut running = Running::start(memlock(&server, &args));
+        args.extend(["--", "sh", "-c", "echo $$; read line; echo survived"]);
+        let (mut feed, input) = UnixStream::pair().unwrap();
+        let mut command = memlock(&server, &args);
+        command.stdin(OwnedFd::from(input));
+        let mut running = Running::start(command);
         let child: i32 = running.line().parse().unwrap();
         server.plain().set("lock:m", "another's", 0);
+        if !kill {
+            running.until_it_complains();
+            feed.write_all(b"go on\n").unwrap();
+        }
         let said = running.ends();
         assert_eq!((said.code, said.out == "survived\n"), (Some(79), !kill), "{said:?}");
         let what_then = if kill { "is ended." } else { "goes on without it." };
@@ -140,9 +147,9 @@ fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
     let server = Memcached::start();
     let script = "trap 'echo heard; read line; echo $line; exit' TERM; echo $$
         while :; do sleep 0.05; done";
-    for (grace, heeds) in [("1s", false), ("1h", true)] {
+    for (grace, heeds) in [("5s", false), ("1h", true)] {
         let args =
-            ["run", "m", "--lease", "4s", "--no-renew", "--grace", grace, "sh", "-c", script];
+            ["run", "m", "--lease", "6s", "--no-renew", "--grace", grace, "sh", "-c", script];
         let (mut feed, input) = UnixStream::pair().unwrap();
         let mut command = memlock(&server, &args);
         command.stdin(OwnedFd::from(input));
@@ -151,7 +158,7 @@ fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
         assert_eq!(running.line(), "heard");
         if heeds {
             // It would be killed by now.
-            thread::sleep(SECOND);
+            thread::sleep(5 * SECOND);
             feed.write_all(b"tidied up\n").unwrap();
         }
         let said = running.ends();
@@ -164,7 +171,7 @@ fn a_command_that_does_not_heed_term_is_killed_after_the_grace() {
 fn a_command_that_is_stopped_is_ended_too() {
     let server = Memcached::start();
     let script = "echo $$; kill -STOP $$; echo never";
-    let args = ["run", "m", "--lease", "4s", "--no-renew", "--", "sh", "-c", script];
+    let args = ["run", "m", "--lease", "6s", "--no-renew", "--", "sh", "-c", script];
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
     until_state(child, 'T');
@@ -175,7 +182,7 @@ fn a_command_that_is_stopped_is_ended_too() {
 #[test]
 fn a_wrapper_that_stood_still_finds_the_lock_lost() {
     let server = Memcached::start();
-    let args = ["run", "m", "--lease", "4s", "--", "sh", "-c", FAMILY];
+    let args = ["run", "m", "--lease", "6s", "--", "sh", "-c", FAMILY];
     let mut running = Running::start(memlock(&server, &args));
     let (grandchild, child) = family(&mut running);
     running.signal(libc::SIGSTOP);
@@ -198,12 +205,12 @@ fn a_wrapper_that_stood_still_finds_the_lock_lost() {
 #[test]
 fn what_is_held_for_too_long_is_lost() {
     let server = Memcached::start();
-    let args = ["run", "m", "--max-hold", "3s", "--", "sh", "-c", "echo $$; sleep 1000; true"];
+    let args = ["run", "m", "--max-hold", "5s", "--", "sh", "-c", "echo $$; sleep 1000; true"];
     let began = Instant::now();
     let mut running = Running::start(memlock(&server, &args));
     let child: i32 = running.line().parse().unwrap();
     running.ends().ended(79).complains("for as long as was allowed");
-    assert!(began.elapsed() >= 3 * SECOND);
+    assert!(began.elapsed() >= 5 * SECOND);
     until_gone(child);
     eventually("the lock is free", || server.plain().get("lock:m").is_none().then_some(()));
 }

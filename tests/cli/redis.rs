@@ -1,6 +1,7 @@
 //! The command on a Redis.
 
 use memlock_tests::process::Server;
+use memlock_tests::url;
 use serde_json::Value;
 
 use crate::doctor::{examined, finding};
@@ -89,7 +90,8 @@ fn a_user_with_the_recommended_rights_may_use_all_commands() {
     let server = Redis::start(&[]);
     let mut admin = server.connection();
     let () = reply(&mut admin, &["ACL", "SETUSER", "bob", "on", ">s3cr3t", "~app:*"]);
-    let url = format!("redis://bob:s3cr3t@{}?prefix=app:", server.process().address());
+    let address = server.process().address();
+    let url = url::patient(&format!("redis://bob:s3cr3t@{address}?prefix=app:"));
     let said = done(memlock_at(&url, &["run", "a", "true"]));
     assert!(said.code != Some(0) && !said.err.contains("s3cr3t"), "{said:?}");
     let rights = said.err.split("grant ").nth(1).unwrap_or_else(|| panic!("{said:?}"));

@@ -5,7 +5,6 @@ use std::fs;
 use std::process::Command;
 
 use memlock_tests::server::Memcached;
-use serde_json::Value;
 
 use crate::pty::Pty;
 use crate::run::Folder;
@@ -48,7 +47,19 @@ fn what_the_library_logs_is_told_to_who_asks() {
             &server.url(),
             &[
                 args,
-                &["run", "m", "--lease", "1s", "--max-hold", "2s", "-E", "9", "--", "sleep", "2.5"],
+                &[
+                    "run",
+                    "m",
+                    "--lease",
+                    "5s",
+                    "--max-hold",
+                    "2s",
+                    "-E",
+                    "9",
+                    "--",
+                    "sleep",
+                    "1000",
+                ],
             ]
             .concat(),
         ))
@@ -117,20 +128,13 @@ fn pages_and_completions_name_every_command() {
 #[test]
 fn a_bench_measures_all_its_lines_and_leaves_no_lock() {
     let server = Memcached::start();
-    let said = done(memlock(&server, &["bench", "--time", "500ms", "--contenders", "4", "--json"]));
-    assert_eq!((said.code, said.err.as_str()), (Some(0), ""));
-    let report: Value = serde_json::from_str(&said.out).unwrap();
+    let args = ["bench", "--time", "500ms", "--contenders", "4", "--json"];
+    let report = done(memlock(&server, &args)).ended(0).quietly().json();
     let rows = report[0]["rows"].as_array().unwrap();
-    let number = |row: usize, field: &str| rows[row][field].as_f64().unwrap();
     assert_eq!(rows.len(), 4);
-    for row in 0..4 {
-        assert!(
-            number(row, "count") > 0.0 && number(row, "p50_us") <= number(row, "p99_us"),
-            "{report}"
-        );
-    }
-    // Two round trips at least; and a hand-over is no shorter than the wake-up that it needs.
-    assert!(number(1, "round_trips") > 1.2 && number(2, "p50_us") > 10.0, "{report}");
+    // Within the time there may be no hand-over.
+    assert!(rows[..2].iter().all(|row| row["count"].as_u64() > Some(0)), "{report}");
+    assert!(rows.iter().all(|row| row["p50_us"].as_f64() <= row["p99_us"].as_f64()), "{report}");
     let said = done(memlock(&server, &["bench", "--time", "50ms"]));
     for text in
         ["p50", "p99", "round trip", "lock + unlock", "hand-over among 2", "hand-over among 8"]
@@ -138,4 +142,17 @@ fn a_bench_measures_all_its_lines_and_leaves_no_lock() {
         assert!(said.out.contains(text), "{text}: {said:?}");
     }
     assert_eq!(done(memlock(&server, &["ls"])).out, "");
+}
+
+#[test]
+#[ignore = "real time: make prove"]
+fn a_bench_measures_times_that_are_possible() {
+    let server = Memcached::start();
+    let args = ["bench", "--time", "500ms", "--contenders", "4", "--json"];
+    let report = done(memlock(&server, &args)).ended(0).quietly().json();
+    let rows = report[0]["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["count"].as_u64() > Some(0)), "{report}");
+    let number = |row: usize, field: &str| rows[row][field].as_f64().unwrap();
+    // Two round trips at least; and a hand-over is no shorter than the wake-up that it needs.
+    assert!(number(1, "round_trips") > 1.2 && number(2, "p50_us") > 10.0, "{report}");
 }

@@ -166,17 +166,15 @@ impl Running {
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         if self.out.buffer().is_empty() {
-            let mut there = libc::pollfd {
-                fd: self.out.get_ref().as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            let limit = i32::try_from(PATIENCE.as_millis()).unwrap();
-            // SAFETY: one valid pollfd is given.
-            assert_eq!(unsafe { libc::poll(&mut there, 1, limit) }, 1, "it says nothing");
+            until_readable(self.out.get_ref());
         }
         self.out.read_line(&mut line).unwrap();
         line.trim_end().to_owned()
+    }
+
+    /// Waits until there is something on its standard error.
+    pub(crate) fn until_it_complains(&self) {
+        until_readable(self.child.stderr.as_ref().unwrap());
     }
 
     pub(crate) fn signal(&self, signal: i32) {
@@ -195,6 +193,13 @@ impl Running {
         self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
         Said { code, out, err }
     }
+}
+
+fn until_readable(pipe: &impl AsRawFd) {
+    let mut there = libc::pollfd { fd: pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let limit = i32::try_from(PATIENCE.as_millis()).unwrap();
+    // SAFETY: one valid pollfd is given.
+    assert_eq!(unsafe { libc::poll(&mut there, 1, limit) }, 1, "it says nothing");
 }
 
 impl Drop for Running {
