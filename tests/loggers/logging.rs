@@ -118,7 +118,7 @@ unsafe extern "C" fn never(_: c_int, _: *const c_char, message: *const c_char, _
 fn trouble() {
     let server = Memcached::start();
     let connect =
-        || Client::connect(&url::with(&server.url(), "io_timeout=500ms&outage=60s")).unwrap();
+        || Client::connect(&url::with(&server.url(), "io_timeout=2s&outage=60s")).unwrap();
     let client = connect();
     let mutex = |name: &str, lease| client.mutex(name, lease).unwrap();
     *LISTENER.server.lock().unwrap() = Some(server.plain());
@@ -126,18 +126,22 @@ fn trouble() {
     let commands = LISTENER.commands.lock().unwrap().take();
     assert!(commands.unwrap() > 0, "a logger delays no request");
     *LISTENER.client.lock().unwrap() = Some(client.clone());
-    let semaphore = client.semaphore("s", 3, 6 * SECOND).unwrap();
-    let lock =
-        Arc::new(mutex("kept", 6 * SECOND).lock().unwrap().renew(RenewOptions::default()).unwrap());
-    let permit = Arc::new(semaphore.acquire().unwrap().renew(RenewOptions::default()).unwrap());
-    LISTENER.kept.lock().unwrap().extend([Arc::downgrade(&lock), Arc::downgrade(&permit)]);
+    let permit = |lease| {
+        let semaphore = client.semaphore("s", 3, lease).unwrap();
+        Arc::new(semaphore.acquire().unwrap().renew(RenewOptions::default()).unwrap())
+    };
+    // Half of the lease is left to go on with when its end is announced.
+    let lock = mutex("kept", 30 * SECOND).lock().unwrap();
+    let lock = Arc::new(lock.renew(RenewOptions::default()).unwrap());
+    let kept_permit = permit(30 * SECOND);
+    LISTENER.kept.lock().unwrap().extend([Arc::downgrade(&lock), Arc::downgrade(&kept_permit)]);
     LISTENER.hears(Level::Debug, "memlock.store", "Connected to memcached at 127.0.0.1");
 
     let contended = mutex("contended", 30 * SECOND).lock().unwrap();
     // By clients of their own, to which the server is not known to be silent.
     let (dropped, dropped_permit) = (
-        connect().mutex("dropped", 30 * SECOND).unwrap().lock().unwrap(),
-        connect().semaphore("s", 3, 30 * SECOND).unwrap().acquire().unwrap(),
+        connect().mutex("dropped", 120 * SECOND).unwrap().lock().unwrap(),
+        connect().semaphore("s", 3, 120 * SECOND).unwrap().acquire().unwrap(),
     );
     let threads = [(), ()].map(|()| WaitingThread::default());
     let waiting = threads.clone().map(|this| {
@@ -155,7 +159,7 @@ fn trouble() {
     LISTENER.hears(Level::Warn, "memlock.mutex", "Unlocking lock:dropped");
     LISTENER.hears(Level::Warn, "memlock.semaphore", "semaphore:s");
     LISTENER.hears(Level::Info, "memlock.client", "lock:dropped");
-    LISTENER.hears(Level::Info, "memlock.store", "did not answer within 500ms");
+    LISTENER.hears(Level::Info, "memlock.store", "did not answer within 2s");
     LISTENER.hears(Level::Info, "memlock.wait", "Waiting for lock:contended through an outage");
     LISTENER.hears(Level::Debug, "memlock.renewal", "Leases could not be renewed now");
     LISTENER.hears(
@@ -182,11 +186,12 @@ fn trouble() {
     assert_eq!(lock.wait_lost(PATIENCE), Some(Loss::Gone));
     LISTENER.hears(Level::Warn, "memlock.renewal", "lock:kept is lost: it was gone");
 
+    let permit = permit(6 * SECOND);
     server.kill();
     assert_eq!(permit.wait_lost(PATIENCE), Some(Loss::Expired));
     LISTENER.hears(Level::Warn, "memlock.renewal", "semaphore:s is lost: it could not be renewed");
     server.restart();
-    assert!(mutex("after", 30 * SECOND).try_lock().unwrap().is_some());
+    assert!(mutex("after", 30 * SECOND).lock_for(PATIENCE).unwrap().is_some());
     LISTENER.hears(Level::Warn, "memlock.store", "was started anew");
     *LISTENER.client.lock().unwrap() = None;
 }
