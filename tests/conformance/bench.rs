@@ -99,6 +99,11 @@ impl Bench {
         schemes::connect(&self.place.store_url, &clock).unwrap().guarantees().longest_value
     }
 
+    /// A busy machine may not run what holds it, renews it, or warns of its end, for some seconds.
+    pub(crate) fn short_lease(&self) -> Duration {
+        self.store.shortest_lease.max(Duration::from_secs(5))
+    }
+
     /// For how long a lock of the shortest lease may exclude others, on a busy machine too.
     pub(crate) fn longest_exclusion(&self) -> Duration {
         self.store.shortest_lease + self.store.slack
@@ -129,6 +134,17 @@ pub(crate) fn is_busy<T>(outcome: Outcome<T>) {
     let said = answer(outcome);
     assert_safe!(said != Answer::Ok, "granted to a second holder");
     assert_eq!(said, Answer::Busy);
+}
+
+/// Repeats an attempt during which the machine stood still for longer than the lease.
+#[track_caller]
+pub(crate) fn granted<T>(mut attempt: impl FnMut() -> Outcome<T>) -> T {
+    loop {
+        match attempt() {
+            Ok(granted) => return granted,
+            Err(no) => assert!(no.sentence.contains("longer to answer than the lease"), "{no:?}"),
+        }
+    }
 }
 
 /// Acquires what must be free.

@@ -33,11 +33,6 @@ fn take_away(door: &dyn Door) {
     door.semaphore(b"s", None, LEASE).unwrap().tear_down().unwrap();
 }
 
-/// A busy machine may not run what renews it, and warns of its end, for some seconds.
-fn short_lease(bench: &Bench) -> Duration {
-    bench.store.shortest_lease.max(Duration::from_secs(5))
-}
-
 /// That there is this loss, and no news of it after that.
 fn is_reported_once(renewed: &dyn Renewed, loss: Loss) {
     let losses = || {
@@ -55,7 +50,7 @@ fn is_reported_once(renewed: &dyn Renewed, loss: Loss) {
 }
 
 fn what_is_renewed_outlives_its_lease_and_ends_with_its_release(bench: &Bench) {
-    let lease = short_lease(bench);
+    let lease = bench.short_lease();
     let (one, two) = (bench.open(), bench.open());
     let [lock, permits] = renewed(&*one, lease, None);
     // By then it would have come free without a renewal.
@@ -91,7 +86,7 @@ fn what_is_dropped_is_renewed_no_more(bench: &Bench) {
 
 fn a_lock_that_was_taken_away_is_reported_once(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
-    let [held, _permits] = renewed(&*one, short_lease(bench), None);
+    let [held, _permits] = renewed(&*one, bench.short_lease(), None);
     take_away(&*two);
     let next = lock(&*two, b"m");
     is_reported_once(&*held, Loss::Gone);
@@ -102,7 +97,7 @@ fn a_lock_that_was_taken_away_is_reported_once(bench: &Bench) {
 
 fn permits_that_were_taken_away_are_reported_once(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
-    let [_lock, held] = renewed(&*one, short_lease(bench), None);
+    let [_lock, held] = renewed(&*one, bench.short_lease(), None);
     take_away(&*two);
     let semaphore = two.semaphore(b"s", PERMITS, LEASE).unwrap();
     let next = semaphore.acquire(PermitRequest::of(3), For::Never).unwrap();
@@ -127,7 +122,7 @@ fn a_check_finds_a_loss_and_takes_nothing_back(bench: &Bench) {
 }
 
 fn a_program_that_hangs_holds_nothing_for_ever(bench: &Bench) {
-    let lease = short_lease(bench);
+    let lease = bench.short_lease();
     let (one, two) = (bench.open(), bench.open());
     let (began, longest) = (Instant::now(), lease / 10);
     let [held, permits] = renewed(&*one, lease, Some(longest));
