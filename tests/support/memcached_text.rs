@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 /// How long to wait for a reply unless another time is given.
-const REPLY_LIMIT: Duration = Duration::from_secs(5);
+const REPLY_LIMIT: Duration = Duration::from_secs(20);
 
 /// A plain text-protocol client on one connection.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl MemcachedText {
         Ok(MemcachedText { stream: BufReader::new(stream) })
     }
 
-    /// How long to wait for each reply; five seconds at first.
+    /// How long to wait for each reply; twenty seconds at first.
     pub fn set_reply_limit(&mut self, limit: Duration) {
         self.stream
             .get_ref()

@@ -93,8 +93,9 @@ impl Proxy {
         lock(&self.shared.state).connections
     }
 
-    /// How many times a rule has acted. A fault of the reply counts when the server has done the
-    /// burst, a delay when it begins, and all of them before the client can notice.
+    /// How many times a rule has acted, and how many connections a black hole has silenced. A fault of
+    /// the reply counts when the server has done the burst, a delay when it begins, and all of them
+    /// before the client can notice.
     pub fn hits(&self) -> usize {
         lock(&self.shared.state).hits
     }
@@ -364,6 +365,7 @@ mod tests {
         assert!(is_silent(&mut busy, ADD));
         let mut fresh = MemcachedText::connect(&proxy.address());
         assert!(is_silent(&mut fresh, ADD));
+        assert!(proxy.wait_for_hits(2, LONG));
         proxy.black_hole(false);
         assert!(is_silent(&mut busy, "mn") && is_silent(&mut fresh, "mn"));
         assert_eq!(idle.command("mg k"), "EN");

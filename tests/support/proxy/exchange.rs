@@ -25,6 +25,7 @@ pub(super) fn serve(shared: &Shared, client: &TcpStream, open: &Connections) {
         (!state.black_hole).then_some(state.target)
     };
     let Some(target) = target else {
+        shared.count_hit();
         let mut lost = Requests::new(client);
         while lost.next().is_some() {}
         return;
@@ -205,13 +206,14 @@ impl Exchange<'_> {
         })
     }
 
-    fn fall_silent(&self) {
-        self.silent.store(true, Ordering::SeqCst);
+    /// Whether it was silent before.
+    fn fall_silent(&self) -> bool {
+        self.silent.swap(true, Ordering::SeqCst)
     }
 
     fn is_silent(&self) -> bool {
-        if lock(&self.shared.state).black_hole {
-            self.fall_silent();
+        if lock(&self.shared.state).black_hole && !self.fall_silent() {
+            self.shared.count_hit();
         }
         self.silent.load(Ordering::SeqCst)
     }

@@ -108,7 +108,8 @@ mod tests {
     #[test]
     fn a_server_that_says_more_than_it_was_asked_is_refused() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("memcached://{}", listener.local_addr().unwrap());
+        let address = listener.local_addr().unwrap();
+        let url = format!("memcached://{address}?connect_timeout=20s&io_timeout=20s");
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let said = "STAT pid 5\r\nSTAT uptime 1\r\nSTAT time 9\r\nSTAT version 1.6.18\r\nEND\r\n\
