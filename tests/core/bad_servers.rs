@@ -68,7 +68,7 @@ fn each_nonsense_has_its_answer_and_a_sentence() {
                 let fake = fake::start(behaviour.clone());
                 // Of these the end is never heard.
                 let endless = [Behaviour::Silent, Behaviour::HalfLine, Behaviour::Drip];
-                let patience = if endless.contains(&behaviour) { "1500ms" } else { "20s" };
+                let patience = if endless.contains(&behaviour) { "3s" } else { "20s" };
                 let door = within(patience, &fake.url());
                 let answers = [
                     refused(door.lock(b"m", LEASE, For::Ever)),
@@ -197,17 +197,18 @@ fn a_full_server_takes_nobodys_lock_or_permits_away() {
     for flags in [&["-M", "-m", "2"][..], &["-m", "2", "-o", "temporary_ttl=3600"]] {
         let server = Memcached::with_args(flags);
         let connect = || Client::connect(&server.url()).unwrap();
-        let (one, other) = (connect(), connect());
+        // Filling it takes some time, and nothing of it may end by then.
+        let (one, other, long) = (connect(), connect(), 20 * LEASE);
         // A semaphore is kept for a day, so the second server may evict it.
         let kinds = if flags[0] == "-M" { &KINDS[..] } else { &[Kind::Lock] };
         let mut held: Vec<_> =
-            kinds.iter().map(|&kind| (kind, kind.hold(&one, "m", LEASE))).collect();
+            kinds.iter().map(|&kind| (kind, kind.hold(&one, "m", long))).collect();
         // The queue can be written; after that there is no room for anything, however small.
         assert!(server.plain().set("lock:m%wait", "", 0));
         fill(&server);
         let full = door(&server.url());
         let no = (0..100_000).find_map(|number| {
-            let more = full.lock(format!("more {number}").as_bytes(), LEASE, For::Never);
+            let more = full.lock(format!("more {number}").as_bytes(), long, For::Never);
             more.map(std::mem::forget).err()
         });
         let no = no.expect("it is full");
@@ -227,7 +228,7 @@ fn a_full_server_takes_nobodys_lock_or_permits_away() {
             let is_over = held.remaining().is_zero();
             assert_safe!(!matches!(waited, Ok(Some(_))) || is_over, "held twice");
             // An extension for which there is no room leaves the lease that there is.
-            match held.extend(LEASE) {
+            match held.extend(long) {
                 Ok(extended) => assert_eq!(extended, Extension::Extended),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Protocol, "{error}"),
             }
@@ -262,7 +263,8 @@ fn a_server_without_room_for_connections_says_so() {
 #[test]
 fn one_dead_server_of_several_does_not_hide_the_others() {
     let (one, two) = (Memcached::start(), Memcached::start());
-    let door = Rust::open(&format!("memcached://{},{}", one.address(), two.address())).unwrap();
+    let url = format!("memcached://{},{}", one.address(), two.address());
+    let door = Rust::open(&url::patient(&url)).unwrap();
     two.kill();
     let granted = (0..60).filter(|number| {
         match door.lock(format!("{number}").as_bytes(), LEASE, For::Never) {

@@ -15,15 +15,11 @@ use memlock_tests::server::Memcached;
 use crate::bench::{KINDS, Kind};
 
 const LEASE: Duration = Duration::from_secs(300);
-const IO_TIMEOUT: Duration = Duration::from_secs(1);
+const IO_TIMEOUT: Duration = Duration::from_secs(5);
 const HELD: usize = 50;
 
 fn connect(addresses: &[String]) -> Client {
-    within(IO_TIMEOUT, addresses)
-}
-
-fn within(io_timeout: Duration, addresses: &[String]) -> Client {
-    let (addresses, seconds) = (addresses.join(","), io_timeout.as_secs());
+    let (addresses, seconds) = (addresses.join(","), IO_TIMEOUT.as_secs());
     Client::connect(&format!("memcached://{addresses}?io_timeout={seconds}s")).unwrap()
 }
 
@@ -56,8 +52,7 @@ fn to_drop_much_on_a_server_that_hangs_takes_one_timeout_and_releases_the_rest()
             scope.spawn(move || {
                 let (hangs, works) = (Memcached::start(), Memcached::start());
                 let proxy = Proxy::start(hangs.address());
-                let patience = Duration::from_secs(5);
-                let client = within(patience, &[proxy.address(), works.address()]);
+                let client = connect(&[proxy.address(), works.address()]);
                 let held: Vec<_> = (0..HELD).map(|number| acquire(&client, number)).collect();
                 let asked = Arc::new(AtomicUsize::new(0));
                 let counted = Arc::clone(&asked);
@@ -68,7 +63,7 @@ fn to_drop_much_on_a_server_that_hangs_takes_one_timeout_and_releases_the_rest()
                 drop(held);
                 let asked = asked.load(Ordering::SeqCst);
                 assert!(asked < HELD / 5, "{what}: {asked} requests in vain");
-                let alone = within(patience, &[works.address()]);
+                let alone = connect(&[works.address()]);
                 for name in (0..HELD).map(|number| format!("m{number}")) {
                     assert!(KINDS.iter().all(|kind| kind.is_free(&alone, &name)), "{what}");
                 }
@@ -81,26 +76,30 @@ fn to_drop_much_on_a_server_that_hangs_takes_one_timeout_and_releases_the_rest()
 
 #[test]
 fn a_call_of_the_user_is_tried_after_a_silence_and_cleans_up_what_was_left() {
-    for kind in KINDS {
-        let server = Memcached::start();
-        let client = connect(&[server.address()]);
-        let hold = |name: &str| kind.hold(&client, name, LEASE);
-        let (dropped, mut released) = (hold("dropped"), hold("released"));
-        let renewal = renewed(kind.hold(&client, "renewed", Duration::from_secs(9)));
-        server.pause();
-        drop(dropped);
-        server.resume();
-        assert_eq!(released.release().unwrap(), Release::Released);
-        until("what was left behind is taken off", || {
-            drop(hold("other"));
-            kind.is_free(&client, "dropped")
-        });
-        let mut last = renewal.remaining();
-        until("what is still held is renewed", || {
-            let left = renewal.remaining();
-            std::mem::replace(&mut last, left) < left
-        });
-    }
+    thread::scope(|scope| {
+        for kind in KINDS {
+            scope.spawn(move || {
+                let server = Memcached::start();
+                let client = connect(&[server.address()]);
+                let hold = |name: &str| kind.hold(&client, name, LEASE);
+                let (dropped, mut released) = (hold("dropped"), hold("released"));
+                let renewal = renewed(kind.hold(&client, "renewed", 4 * IO_TIMEOUT));
+                server.pause();
+                drop(dropped);
+                server.resume();
+                assert_eq!(released.release().unwrap(), Release::Released);
+                until("what was left behind is taken off", || {
+                    drop(hold("other"));
+                    kind.is_free(&client, "dropped")
+                });
+                let mut last = renewal.remaining();
+                until("what is still held is renewed", || {
+                    let left = renewal.remaining();
+                    std::mem::replace(&mut last, left) < left
+                });
+            });
+        }
+    });
 }
 
 #[test]

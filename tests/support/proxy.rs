@@ -93,9 +93,9 @@ impl Proxy {
         lock(&self.shared.state).connections
     }
 
-    /// How many times a rule has acted, and how many connections a black hole has silenced. A fault of
-    /// the reply counts when the server has done the burst, a delay when it begins, and all of them
-    /// before the client can notice.
+    /// How many times a rule has acted, and how many connections a black hole has silenced. A fault
+    /// of the reply counts when the server has done the burst, a delay when it begins, and all of
+    /// them before the client can notice.
     pub fn hits(&self) -> usize {
         lock(&self.shared.state).hits
     }

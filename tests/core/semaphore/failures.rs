@@ -2,17 +2,21 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, Scope, ScopedJoinHandle};
+use std::time::Duration;
 
+use memlock_core::clock::Clock;
 use memlock_core::wait::entries;
 use memlock_core::{Client, Permit, Release, Request, Result, Semaphore, Wait, Waited};
+use memlock_tests::frozen::Frozen;
 use memlock_tests::launch::until;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::url;
 
 use super::{Bench, LEASE, PATIENCE};
+use crate::bench::{lost, on_memory};
 
 /// The thread that calls back may be the leader of all threads of its process.
 #[test]
@@ -21,7 +25,7 @@ fn a_callback_may_release_permits_of_the_semaphore_that_is_waited_for() {
     thread::spawn(move || {
         let bench = Bench::new();
         let proxy = Proxy::start(bench.server.address());
-        let client = Client::connect(&format!("{}?io_timeout=500ms", proxy.url())).unwrap();
+        let client = Client::connect(&format!("{}?io_timeout=5s", proxy.url())).unwrap();
         let (semaphore, witness) = (client.semaphore("s", 2, LEASE).unwrap(), bench.semaphore(2));
         let available = || witness.status().unwrap().unwrap().available;
         drop(witness.acquire().unwrap());
@@ -49,22 +53,27 @@ fn a_callback_may_release_permits_of_the_semaphore_that_is_waited_for() {
 #[test]
 fn what_was_left_behind_on_a_silent_server_does_not_hold_up_a_wait_again_and_again() {
     const MANY: u32 = 40;
-    let bench = Bench::new();
-    let proxy = Proxy::start(bench.server.address());
-    let client = Client::connect(&format!("{}?io_timeout=100ms", proxy.url())).unwrap();
+    let (clock, silent) = (Frozen::clock(), Arc::new(AtomicBool::new(false)));
+    let asked = Arc::new(AtomicU32::new(0));
+    let the_clock: Arc<dyn Clock> = Arc::<Frozen>::clone(&clock);
+    let (is_silent, counted) = (Arc::clone(&silent), Arc::clone(&asked));
+    // Each request that is lost takes a timeout.
+    let (client, _) = on_memory(&the_clock, move |server, route, ops| {
+        if !is_silent.load(Ordering::SeqCst) {
+            return server.run(route, ops);
+        }
+        counted.fetch_add(1, Ordering::SeqCst);
+        clock.advance(Duration::from_millis(100));
+        Err(lost())
+    });
     let semaphore = client.semaphore("s", MANY, LEASE).unwrap();
     let permits: Vec<Permit> = (0..MANY).map(|_| semaphore.acquire().unwrap()).collect();
     permits.into_iter().for_each(Permit::abandon);
-    let asked = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&asked);
-    proxy.decide(move |_| {
-        counted.fetch_add(1, Ordering::SeqCst);
-        Some(Fault::DropRequest)
-    });
+    silent.store(true, Ordering::SeqCst);
     let waited = semaphore.acquire_for(LEASE / 300);
     assert!(!matches!(waited, Ok(Some(_))), "{waited:?}");
     let asked = asked.load(Ordering::SeqCst);
-    assert!(asked < MANY / 2, "{asked} requests, each of which costs a timeout");
+    assert!(asked < MANY / 4, "{asked} requests, each of which costs a timeout");
 }
 
 /// The priorities and permits of the waiters in the queue.
@@ -90,7 +99,7 @@ fn waits<'a>(
 fn a_wait_does_not_stand_where_an_earlier_one_of_its_client_could_not_leave_the_queue() {
     let bench = Bench::new();
     let _held = bench.semaphore(5).acquire().unwrap();
-    let client = Client::connect(&url::with(&bench.server.url(), "io_timeout=1s")).unwrap();
+    let client = Client::connect(&url::with(&bench.server.url(), "io_timeout=5s")).unwrap();
     let semaphore = client.semaphore("s", 5, LEASE).unwrap();
     thread::scope(|scope| {
         let first = waits(scope, &semaphore, 7, 5);
@@ -113,7 +122,7 @@ fn a_wait_through_an_outage_takes_off_what_an_earlier_one_left_behind() {
     let bench = Bench::new();
     let _held: Vec<Permit> = (0..5).map(|_| bench.semaphore(5).acquire().unwrap()).collect();
     let proxy = Proxy::start(bench.server.address());
-    let client = Client::connect(&format!("{}?io_timeout=600ms", proxy.url())).unwrap();
+    let client = Client::connect(&url::patient(&proxy.url())).unwrap();
     let semaphore = client.semaphore("s", 5, LEASE).unwrap();
     let lost = Arc::new(AtomicU32::new(0));
     thread::scope(|scope| {
@@ -124,7 +133,7 @@ fn a_wait_through_an_outage_takes_off_what_an_earlier_one_left_behind() {
             let is_of_the_queue = burst.windows(5).any(|part| part == b"%wait");
             is_of_the_queue.then(|| {
                 counts.fetch_add(1, Ordering::SeqCst);
-                Fault::DropRequest
+                Fault::CutRequestAfter(0)
             })
         });
         client.cancel_waits();

@@ -146,7 +146,7 @@ fn waiters_are_woken_over_ipv6() {
         return;
     }
     let server = Memcached::with_args(&["-l", "::1"]);
-    let url = format!("memcached://[::1]:{}", server.port());
+    let url = url::patient(&format!("memcached://[::1]:{}", server.port()));
     let held = lock(&Client::connect(&url).unwrap());
     let waiter = waiter(&Client::with_clock(&url, Frozen::clock()).unwrap());
     until(|| server.plain().get("lock:m%wait").is_some_and(|queue| queue.starts_with(b"[::1]:")));

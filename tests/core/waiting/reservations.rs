@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use memlock_core::clock::SystemClock;
 use memlock_core::notify::WakeAddress;
@@ -13,7 +13,7 @@ use memlock_core::wait_id::WaitId;
 
 use memlock_tests::frozen::Frozen;
 
-use super::bench::{Bench, Fate, LEASE, gets, lock, unlock, until, waiter};
+use super::bench::{Bench, Fate, LEASE, PATIENCE, gets, lock, unlock, until, waiter};
 
 /// A waiter that is in the queue, and that no releaser wakes.
 const DEAD: WaitId = WaitId(7);
@@ -23,8 +23,9 @@ fn reserved_for(bench: &Bench) -> Option<WaitId> {
     memlock_core::OwnerRecord::parse(&value)?.reserved_for
 }
 
-/// The lock is reserved for a dead waiter now.
-fn reserve(bench: &Bench, line: &[u8]) {
+/// The lock is reserved for a dead waiter now, and for three seconds from a moment after the one
+/// that is returned.
+fn reserve(bench: &Bench, line: &[u8]) -> Instant {
     let clock = Frozen::clock();
     let holder = lock(&bench.hooked(Arc::<Frozen>::clone(&clock), |_| Fate::Done));
     // Before a short hold it would be passed over some times.
@@ -32,7 +33,9 @@ fn reserve(bench: &Bench, line: &[u8]) {
     // The holder knows of the queue by its record.
     bench.append(line);
     bench.server.plain().command("append lock:m 0 0 6\r\n rings");
+    let began = Instant::now();
     unlock(holder);
+    began
 }
 
 #[test]
@@ -42,13 +45,24 @@ fn the_lock_is_reserved_for_a_waiter_that_cannot_be_woken_or_does_not_hear_all()
         entries::line(None, DEAD, Request::default()),
         entries::unproven_line(nowhere, DEAD, Request::default()),
     ] {
-        let bench = Bench::new();
-        reserve(&bench, &line);
-        assert_eq!(reserved_for(&bench), Some(DEAD));
-        assert!(bench.waiters().is_empty(), "its turn has come");
-        let mutex = bench.client().mutex("m", LEASE).unwrap();
-        assert!(mutex.try_lock().unwrap().is_none(), "no other client can have it");
+        let began = Instant::now();
+        while !is_reserved_for(&line) {
+            assert!(began.elapsed() < PATIENCE, "the machine is too busy to tell");
+        }
     }
+}
+
+/// True if that is certain; false if the reservation may have run out meanwhile on a busy machine.
+fn is_reserved_for(line: &[u8]) -> bool {
+    let bench = Bench::new();
+    let began = reserve(&bench, line);
+    let reserved = reserved_for(&bench);
+    assert!(bench.waiters().is_empty(), "its turn has come");
+    let other = bench.client().mutex("m", LEASE).unwrap().try_lock().unwrap();
+    let is_certain = began.elapsed() < Duration::from_secs(3);
+    assert!(!is_certain || reserved == Some(DEAD), "{reserved:?}");
+    assert!(!is_certain || other.is_none(), "no other client can have it");
+    is_certain
 }
 
 #[test]
@@ -64,7 +78,8 @@ fn what_is_reserved_for_a_dead_waiter_is_free_after_three_seconds() {
     let bench = Bench::new();
     reserve(&bench, &entries::line(None, DEAD, Request::default()));
     let said = bench.server.plain().command("mg lock:m t");
-    let seconds: u64 = said.strip_prefix("HD t").unwrap().parse().unwrap();
+    // On a busy machine it may be over by now.
+    let seconds: u64 = said.strip_prefix("HD t").map_or(0, |seconds| seconds.parse().unwrap());
     assert!(seconds <= 5, "three, and two for the server's clock: {seconds}");
     unlock(gets(&waiter(&bench.client())));
     until(|| bench.entries().is_empty());

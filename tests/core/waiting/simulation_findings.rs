@@ -87,7 +87,7 @@ fn a_session_that_was_torn_down_does_not_come_back() {
 fn a_holder_stops_believing_before_a_late_timer_can_end_its_item() {
     let bench = Bench::new();
     let before = SystemClock.now();
-    let lock = lock(&bench.client());
+    let lock = lock(&bench.frozen());
     assert!(lock.deadline() <= SystemClock.now() + (LEASE - Duration::from_millis(10)));
     assert!(lock.deadline() >= before + (LEASE - Duration::from_millis(10)));
     unlock(lock);

@@ -7,12 +7,13 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use memlock_core::wait::entries;
 use memlock_core::{Client, Wait, Waited};
 use memlock_tests::server::Memcached;
 use memlock_tests::stopwatch::Stopwatch;
 use memlock_tests::url;
 
-use super::bench::{LEASE, PATIENCE, unlock};
+use super::bench::{LEASE, PATIENCE, unlock, until};
 
 /// Wake-ups are switched off; or all are sent to an address without a host (one that is reserved
 /// for documentation).
@@ -71,29 +72,31 @@ fn without_wake_ups_a_short_wait_ends_soon_and_a_long_one_somewhat_later() {
 
 #[test]
 fn without_wake_ups_a_waiter_asks_the_server_less_than_four_times_a_second_after_the_first() {
-    const WAITERS: u64 = 8;
+    const WAITERS: usize = 8;
     for parameter in DEAF {
         let server = Memcached::start();
         let url = url::with(&server.url(), parameter);
         let holder = Client::connect(&url).unwrap();
         let held = holder.mutex("m", LEASE).unwrap().lock().unwrap();
-        let limit = Duration::from_secs(5);
+        let clients = [(); WAITERS].map(|()| Client::connect(&url).unwrap());
         let (commands, during) = thread::scope(|scope| {
-            for number in 0..WAITERS {
-                let url = &url;
-                // Not all end at the same moment, in which they would get into each other's way.
-                let limit = limit + Duration::from_millis(20 * number);
+            for client in &clients {
                 scope.spawn(move || {
-                    let mutex = Client::connect(url).unwrap().mutex("m", LEASE).unwrap();
-                    let waited = mutex.lock_with(&Wait::at_most(limit)).unwrap();
-                    assert!(matches!(waited, Waited::TimedOut));
+                    let mutex = client.mutex("m", LEASE).unwrap();
+                    let waited = mutex.lock_with(&Wait::at_most(3 * PATIENCE)).unwrap();
+                    assert!(matches!(waited, Waited::Interrupted));
                 });
             }
-            // All have joined the queue by now, and none leaves it before the second count.
+            until(|| {
+                let queue = server.plain().get("lock:m%wait").unwrap_or_default();
+                entries::waiters(&queue).count() == WAITERS
+            });
             thread::sleep(Duration::from_millis(1500));
-            let (before, began) = (server.commands(), Instant::now());
+            let (began, before) = (Instant::now(), server.commands());
             thread::sleep(Duration::from_secs(3));
-            (server.commands() - before, began.elapsed())
+            let counted = (server.commands() - before, began.elapsed());
+            clients.iter().for_each(Client::cancel_waits);
+            counted
         });
         assert!(
             commands as f64 <= WAITERS as f64 * 4.0 * during.as_secs_f64(),
