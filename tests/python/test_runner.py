@@ -110,6 +110,26 @@ def test_a_test_that_hangs_is_ended_and_never_forgiven_and_the_others_go_on(
     assert hung.again is None
 
 
+def test_a_native_program_that_fails_is_run_again_and_any_other_failure_is_not(
+    runner: ModuleType,
+) -> None:
+    ok = "ok mutex (1 s)\n"
+    one = f"{ok}FAILED fork (2 s)\n    why\nnative: 1 passed, 1 failed\n"
+    assert runner.native_result(0, f"{ok}native: 1 passed, 0 failed\n") == runner.Result(passed=1)
+    result = runner.native_result(1, one)
+    assert [(it.test, it.said, it.again is None) for it in result.failures] == [
+        ("native fork", "    why\n", False)
+    ]
+    for status, said in [
+        (None, one),
+        (-9, f"{ok}native: 1 passed, 0 failed\n"),
+        (1, ok),
+        (1, f"{ok}native: 1 passed, 1 failed\n"),
+    ]:
+        last = runner.native_result(status, said).failures[-1]
+        assert (last.test, last.again) == (f"native (status {status})", None)
+
+
 def test_each_language_runs_each_behaviour_on_memcached_and_another_store_and_meets_all_stores(
     runner: ModuleType,
 ) -> None:

@@ -19,7 +19,7 @@ pub trait Server: Send + Sync {
     /// The URL of the store at this address, `host:port`, which may be that of a relay.
     fn url_at(&self, address: &str) -> String;
 
-    /// The URL of the store, for clients that wait for a busy machine. What has time-outs of its own
+    /// The URL of the store, for clients that wait for a busy machine. What has timeouts of its own
     /// takes that at its [address](ServerProcess::address).
     fn url(&self) -> String {
         url::patient(&self.url_at(&self.process().address()))

@@ -161,10 +161,7 @@ fn is_not_overtaken_by_waiters_for_one() -> bool {
 
 #[test]
 fn a_waiter_for_many_is_not_overtaken_by_waiters_for_one() {
-    let began = Instant::now();
-    while !is_not_overtaken_by_waiters_for_one() {
-        assert!(began.elapsed() < 3 * PATIENCE, "the machine is too busy to tell");
-    }
+    until("it is certain", is_not_overtaken_by_waiters_for_one);
 }
 
 #[test]
@@ -307,8 +304,5 @@ fn keeps_its_reservation_while_it_wakes_another() -> bool {
 
 #[test]
 fn a_waiter_for_many_that_wakes_another_on_its_way_keeps_its_reservation() {
-    let began = Instant::now();
-    while !keeps_its_reservation_while_it_wakes_another() {
-        assert!(began.elapsed() < 3 * PATIENCE, "the machine is too busy to tell");
-    }
+    until("it is certain", keeps_its_reservation_while_it_wakes_another);
 }
