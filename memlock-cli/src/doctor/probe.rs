@@ -18,8 +18,9 @@ const ROUND_TRIPS: usize = 300;
 const ROUND_TRIPS_TIME: Duration = Duration::from_secs(3);
 /// How often a waiter is woken.
 const WAKE_UPS: usize = 5;
-/// How long one of our own locks may be waited for.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long one of our own locks may be waited for, also on a busy machine, and how long it lasts.
+const PATIENCE: Duration = Duration::from_secs(30);
+const LEASE: Duration = Duration::from_secs(60);
 
 pub(super) fn round_trips(admin: &mut dyn Admin, timeout: Duration) -> Result<Finding, CliError> {
     let began = Instant::now();
@@ -70,16 +71,15 @@ enum Heard {
 }
 
 fn wake(url: &str, name: &str) -> Result<Heard, CliError> {
-    let lease = Duration::from_secs(10);
     // Each client stands in the queue as another process would.
     let client = Client::connect(url)?;
-    let waiter = client.mutex(name, lease)?;
+    let waiter = client.mutex(name, LEASE)?;
     let mut times = Vec::new();
     let mut address = None;
     for _ in 0..WAKE_UPS {
         // A client that has handed the lock on would queue for it, without an address if the waiter
         // has the only port, and be seen there.
-        let holder = Client::connect(url)?.mutex(name, lease)?;
+        let holder = Client::connect(url)?.mutex(name, LEASE)?;
         let mut lock = holder.lock()?;
         let over = AtomicBool::new(false);
         let (heard_at, took) = thread::scope(|scope| {
