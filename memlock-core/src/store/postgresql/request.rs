@@ -440,7 +440,7 @@ mod tests {
     fn what_ends_far_ahead_is_asked_for_all_the_same() {
         let key = crate::name::Keyspace::default().lock(b"x");
         let add = |expiry| {
-            let op = Op::Add { key: &key, value: b"v", expiry, returns: Returns::Fence };
+            let op = Op::add(&key, b"v", expiry, Returns::Fence);
             let request = Request::of(&op);
             (request.lease, request.until)
         };
