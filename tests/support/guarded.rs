@@ -23,7 +23,7 @@ pub fn is_agreed(url: &str) {
     let semaphore = client.semaphore("s", 2, GUARD).expect("a good name");
     let permit = semaphore.acquire_with(Request::default(), &Wait::NEVER);
     assert!(matches!(permit, Ok(Waited::Recovering)), "{permit:?}");
-    for other in ["", "guard=20s"] {
+    for other in ["", "guard=50s"] {
         let client = Client::connect(&url::with(url, other)).expect("a good URL");
         let error = client.mutex("m", GUARD).expect("a good name").try_lock().expect_err(other);
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");

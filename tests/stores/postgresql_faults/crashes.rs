@@ -16,7 +16,7 @@ use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 use memlock_tests::url;
 
-use crate::{LEASE, PATIENCE, Place, alone, connect, is_free};
+use crate::{LEASE, PATIENCE, Place, alone, connect, is_free, shared};
 
 /// Only the last transaction of a batch waits for the disk; here the last one writes nothing.
 #[test]

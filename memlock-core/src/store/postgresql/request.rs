@@ -406,7 +406,7 @@ mod tests {
         };
         let (missing, too_large) = ("Missing", "more than 1 MiB");
         for (op, answers) in [
-            (Op::Add { key, value, expiry, returns }, &[(1, "Stored"), (2, "Exists")][..]),
+            (Op::add(key, value, expiry, returns), &[(1, "Stored"), (2, "Exists")][..]),
             (Op::get(key), &[(3, "Value"), (4, missing), (5, too_large)]),
             (
                 Op::CompareAndSet { key, version, value, expiry, returns },
@@ -432,7 +432,7 @@ mod tests {
                 }
             }
         }
-        let unnumbered = Op::Add { key, value, expiry, returns };
+        let unnumbered = Op::add(key, value, expiry, returns);
         assert!(decoded(&unnumbered, 1, None).is_err());
     }
 
