@@ -128,6 +128,13 @@
 #define MEMLOCK_INTERRUPTED 8
 
 /**
+ * The server was started a short while ago and has forgotten what was held, which its holders put
+ * back: it gives no new locks or permits yet, and the call was not to wait. memlock_last_error()
+ * tells how long that takes. Only with `guard=` in the URL.
+ */
+#define MEMLOCK_RECOVERING 9
+
+/**
  * An invalid argument: NULL, an empty or over-long name, a duration below 1 s or too long.
  */
 #define MEMLOCK_INVALID -1
@@ -443,7 +450,7 @@ MEMLOCK_NODISCARD int mutex_lock(const char *mutex_key, time_t duration);
 #if defined(MEMLOCK_BARE_NAMES)
 /**
  * Like mutex_lock(), but does not wait: returns MEMLOCK_BUSY when the mutex is held, also when the
- * calling thread holds it.
+ * calling thread holds it; MEMLOCK_RECOVERING when the server gives no new locks yet.
  *
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
@@ -545,7 +552,8 @@ MEMLOCK_NODISCARD int semaphore_acquire(const char *name, time_t duration);
 #if defined(MEMLOCK_BARE_NAMES)
 /**
  * Like semaphore_acquire(), but does not wait: returns MEMLOCK_BUSY when no permit is available,
- * or when the available permits are reserved for a waiter that wants several.
+ * or when the available permits are reserved for a waiter that wants several; MEMLOCK_RECOVERING
+ * when the server gives no new permits yet.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -891,8 +899,9 @@ void memlock_walk_close(struct memlock_walk *walk);
  * Locks the mutex `name` for at most `lease_ms` milliseconds (1000 to 31622400000, which is 366
  * days).
  *
- * `timeout_ms` is how long to wait for the mutex: 0 does not wait (then MEMLOCK_BUSY), -1 waits
- * without a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT).
+ * `timeout_ms` is how long to wait for the mutex: 0 does not wait (then MEMLOCK_BUSY or
+ * MEMLOCK_RECOVERING), -1 waits without a limit, a positive value waits for that many milliseconds
+ * (then MEMLOCK_TIMED_OUT).
  * Acquiring a free mutex takes one round trip.
  *
  * Returns MEMLOCK_OK and a handle in *lock, to be released by memlock_unlock() or
@@ -1185,10 +1194,10 @@ void memlock_semaphore_close(struct memlock_semaphore *semaphore);
 /**
  * Acquires `permits` permits, together or not at all.
  *
- * `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits without
- * a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT). Waiters are
- * served in FIFO order. Acquiring available permits takes one round trip, or two when other
- * processes have used the semaphore meanwhile.
+ * `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY or
+ * MEMLOCK_RECOVERING), -1 waits without a limit, a positive value waits for that many milliseconds
+ * (then MEMLOCK_TIMED_OUT). Waiters are served in FIFO order. Acquiring available permits takes one
+ * round trip, or two when other processes have used the semaphore meanwhile.
  *
  * Returns MEMLOCK_OK and a handle in *permit, to be released by memlock_permit_release() or
  * memlock_permit_drop(). Otherwise *permit is NULL, and the answer is one of the above, or

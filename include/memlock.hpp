@@ -96,6 +96,7 @@ enum class errc : int {
     lost = MEMLOCK_LOST,
     not_found = MEMLOCK_NOT_FOUND,
     interrupted = MEMLOCK_INTERRUPTED,
+    recovering = MEMLOCK_RECOVERING,
     invalid = MEMLOCK_INVALID,
     unreachable = MEMLOCK_UNREACHABLE,
     unknown = MEMLOCK_UNKNOWN,
@@ -130,6 +131,7 @@ public:
             case errc::lost: return std::errc::no_lock_available;
             case errc::not_found: return std::errc::no_such_file_or_directory;
             case errc::interrupted: return std::errc::operation_canceled;
+            case errc::recovering: return std::errc::resource_unavailable_try_again;
             case errc::invalid: return std::errc::invalid_argument;
             case errc::unreachable: return std::errc::host_unreachable;
             case errc::unknown: return std::errc::io_error;
@@ -496,7 +498,8 @@ public:
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// Returns false when the mutex is held, also by this thread. One round trip. Throws as lock().
+    /// Returns false when the mutex is held, also by this thread. One round trip. Throws as lock(),
+    /// and errc::recovering when the server gives no new locks yet.
     [[nodiscard]] bool try_lock() { return acquired(0); }
 
     /// Returns false when `timeout` expired first. Throws as lock().

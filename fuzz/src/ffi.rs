@@ -82,7 +82,7 @@ fn place_or_null<T>(place: &mut T, input: &mut Input<'_>) -> *mut T {
 /// Every answer is one of the table, with its sentence; a bug is none of them.
 fn answered(answer: c_int) -> c_int {
     assert_ne!(answer, MEMLOCK_INTERNAL, "{}", last_error());
-    assert!((MEMLOCK_DEADLOCK..=MEMLOCK_INTERRUPTED).contains(&answer));
+    assert!((MEMLOCK_DEADLOCK..=MEMLOCK_RECOVERING).contains(&answer));
     assert_eq!(answer == MEMLOCK_OK, last_error().is_empty(), "{answer}: {}", last_error());
     answer
 }

@@ -21,10 +21,10 @@ use memlock_core::store::{Epoch, Expiry, Op, Reply, Returns, Route, Version, sch
 
 const HANDSHAKE: &[u8] =
     b"STAT pid 5\r\nSTAT uptime 100\r\nSTAT time 1795170000\r\nSTAT version 1.6.18\r\nEND\r\n\
-    STAT cas_enabled yes\r\nEND\r\n";
+    STAT cas_enabled yes\r\nEND\r\nEN O0\r\n";
 const REFUSING: &[u8] =
     b"STAT pid 5\r\nSTAT uptime 100\r\nSTAT time 1795170000\r\nSTAT version 1.6.45\r\nEND\r\n\
-    STAT evictions off\r\nSTAT cas_enabled yes\r\nEND\r\n";
+    STAT evictions off\r\nSTAT cas_enabled yes\r\nEND\r\nEN O0\r\n";
 const LIFE: Life = Life { boot: 1_795_169_900, pid: 5 };
 /// Above what a client writes in one go.
 static LARGE: [u8; 20_000] = [b'x'; 20_000];
@@ -118,14 +118,14 @@ fn op<'a>(byte: u8, keys: &'a [Key; 2], versions: &[Version]) -> Op<'a> {
             ][usize::from(more / 2 % 4)];
             let returns = Returns::Nothing;
             if more / 8 == 1 {
-                Op::Add { key, value, expiry, returns }
+                Op::add(key, value, expiry, returns)
             } else {
                 let version = version.with_note([0, 5, u32::MAX, 1][usize::from(more / 2 % 4)]);
                 Op::CompareAndSet { key, version, value, expiry, returns }
             }
         }
         1 => Op::Get { key, fence: true },
-        0 => Op::Add { key, value, expiry, returns },
+        0 => Op::add(key, value, expiry, returns),
         2 => Op::CompareAndSet { key, version, value, expiry, returns },
         3 => Op::Delete { key, version },
         4 => Op::Append { key, value },

@@ -24,12 +24,12 @@ use memlock_core::store::{Epoch, Expiry, Op, Reply, Returns, Route, Store, Versi
 const SERVERS: [(&str, &[u8]); 3] = [(
     "redis://:secret@127.0.0.1:1?connect_timeout=10ms",
     b"+OK\r\n$72\r\n# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:0123456789ab\r\n\r\n\
-    *2\r\n$10\r\n1795170000\r\n$1\r\n5\r\n$4\r\nname\r\n$16\r\n1795170000000005\r\n",
+    *2\r\n$10\r\n1795170000\r\n$1\r\n5\r\n$4\r\nname\r\n$16\r\n1795170000000005\r\n$-1\r\n",
 ), (
     "postgresql://u:secret@127.0.0.1:1/d?connect_timeout=10ms&sslmode=disable",
     b"R\0\0\0\x08\0\0\0\0K\0\0\0\x0c\0\0\0\x07\0\0\0\x01Z\0\0\0\x05I\
     D\0\0\0=\0\x07\0\0\0\x017\0\0\0\x01f\0\0\0\x06150018\0\0\0\x03off\0\0\0\x0eread committed\0\0\0\x01u\0\0\0\x01tC\0\0\0\x0dSELECT 1\0Z\0\0\0\x05I\
-    C\0\0\0\x0aBEGIN\0D\0\0\x003\0\x05\0\0\0\x015\0\0\0\x101795170000000000\0\0\0\x03750\0\0\0\x02rc\0\0\0\x03offC\0\0\0\x0dSELECT 1\0C\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I",
+    C\0\0\0\x0aBEGIN\0D\0\0\x007\0\x06\0\0\0\x015\0\0\0\x101795170000000000\0\0\0\x03750\0\0\0\x02rc\0\0\0\x03off\xff\xff\xff\xffC\0\0\0\x0dSELECT 1\0C\0\0\0\x0bCOMMIT\0Z\0\0\0\x05I",
 ), (
     "mysql://u:secret@127.0.0.1:1/d?connect_timeout=10ms",
     b"Z\0\0\0\n5.5.5-10.11.19-MariaDB\0\x06\0\0\0b2nXN_p6\0\xfe\xf7\x08\x02\0\xff\x81\x15\0\0\0\0\0\0\x1d\0\0\0[J?<MP)xE-R5\0mysql_native_password\0\
@@ -167,7 +167,7 @@ fn op<'a>(byte: u8, keys: &'a [Key; 3], versions: &[Version]) -> Op<'a> {
     let returns = [Returns::Nothing, Returns::Version, Returns::Fence][usize::from(more / 4) % 3];
     let version = versions[versions.len().saturating_sub(1 + usize::from(more / 8))];
     match byte % 8 {
-        0 => Op::Add { key, value, expiry, returns },
+        0 => Op::add(key, value, expiry, returns),
         1 => Op::Get { key, fence: more.is_multiple_of(2) },
         2 => Op::CompareAndSet { key, version, value, expiry, returns },
         3 => Op::Delete { key, version },

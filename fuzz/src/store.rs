@@ -64,7 +64,7 @@ impl Hostile {
             Ok([Reply::Value(item)]) => {
                 Op::CompareAndSet { key, version: item.version, value, expiry, returns }
             }
-            _ => Op::Add { key, value, expiry, returns },
+            _ => Op::add(key, value, expiry, returns),
         };
         self.inner.run(route, &[plant]).expect("a store in memory");
     }

@@ -16,7 +16,7 @@ use memlock_core::store::{Item, Op, Reply, Returns, Stored};
 const LONGEST_RELATIVE: u64 = 30 * 24 * 3600;
 
 /// What the client asks every server first.
-const QUESTION: &[u8] = b"stats\r\nstats settings\r\n";
+const QUESTION: &[u8] = b"stats\r\nstats settings\r\nmg memlock%config v c t f h O0\r\n";
 
 thread_local! {
     static PACKET: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
@@ -160,6 +160,13 @@ impl Peer {
                 }
             }
         }
+        // The item in which clients agree.
+        let config = line(&self.sent, &mut position).expect("the handshake was whole");
+        if let Some(rest) = config.strip_prefix(b"VA ") {
+            let digits = rest.split(|&byte| byte == b' ').next().unwrap_or_default();
+            let length: usize = String::from_utf8_lossy(digits).parse().expect("it was read");
+            position += length + 2;
+        }
         self.read = self.read.max(position);
         let [pid, time, uptime]: [u64; 3] = numbers;
         Greeting { life: Life { boot: time.saturating_sub(uptime), pid }, refuses, ordered }
@@ -261,7 +268,7 @@ fn line<'a>(bytes: &'a [u8], position: &mut usize) -> Option<&'a [u8]> {
 /// needed, the value that is looked for behind it.
 fn command<'a>(op: &Op<'a>, refuses: bool) -> (Command<'a>, Option<&'a [u8]>) {
     match *op {
-        Op::Add { key, value, expiry, returns } => {
+        Op::Add { key, value, expiry, returns, .. } => {
             let ttl = Ttl::of(expiry);
             if returns == Returns::Nothing || refuses {
                 let look = (returns != Returns::Nothing).then_some(value);

@@ -99,9 +99,9 @@ pub(crate) struct Run {
     /// The name of the lock or semaphore: any bytes. Put `--` before a name that begins with `-`
     pub(crate) name: OsString,
     /// How long the lock outlives `memlock run`, should that be killed; with --no-renew, how long
-    /// it is held at most
-    #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "TIME")]
-    pub(crate) lease: Duration,
+    /// it is held at most [default: 60s, or the URL's guard= if that is shorter]
+    #[arg(long, value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) lease: Option<Duration>,
     /// Wait at most this long for it; without this and --no-wait, for as long as it takes
     #[arg(
         short = 'w',
@@ -176,9 +176,9 @@ pub(crate) enum OnLost {
 /// be trusted there, 69 if a server cannot be reached.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Doctor {
-    /// The longest lease that is in use
-    #[arg(long, default_value = "60s", value_parser = duration::parse, value_name = "TIME")]
-    pub(crate) lease: Duration,
+    /// The longest lease that is in use [default: the URL's guard=, or 60s]
+    #[arg(long, value_parser = duration::parse, value_name = "TIME")]
+    pub(crate) lease: Option<Duration>,
     /// Write JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -10,14 +10,11 @@ use memlock_core::{Client, Lock, Release};
 use serde_json::{Value, json};
 
 use crate::args::Bench;
-use crate::connect::{Url, connect};
+use crate::connect::{Url, connect, usual_lease};
 use crate::duration::brief;
 use crate::exit::{CliError, Status};
 use crate::measure::{name_on, quantile};
 use crate::out::{Out, Style};
-
-/// No contender holds a lock for so long here, unless it was stopped.
-const LEASE: Duration = Duration::from_secs(30);
 
 /// Times of one kind.
 struct Row {
@@ -86,7 +83,7 @@ fn round_trips(client: &Client, place: usize, time: Duration) -> Result<Row, Cli
 
 /// Takes a free lock, and gives it back.
 fn pairs(client: &Client, name: &str, time: Duration) -> Result<Row, CliError> {
-    let mutex = client.mutex(name, LEASE)?;
+    let mutex = client.mutex(name, usual_lease(client))?;
     // Dials.
     unlock(mutex.lock()?)?;
     let mut times = Vec::new();
@@ -114,7 +111,8 @@ fn hand_overs(url: &str, name: &str, contenders: usize, args: &Bench) -> Result<
     let began = Instant::now();
     let contend = |own: usize| -> Result<Vec<Duration>, CliError> {
         // A client of its own stands in the queue as another process would.
-        let mutex = Client::connect(url)?.mutex(name, LEASE)?;
+        let client = Client::connect(url)?;
+        let mutex = client.mutex(name, usual_lease(&client))?;
         let mut times = Vec::new();
         while began.elapsed() < args.time {
             let lock = mutex.lock()?;

@@ -2,10 +2,12 @@
 //! default.
 
 use std::ffi::OsString;
+use std::time::Duration;
 
 use memlock_core::Client;
 use memlock_core::environment;
 use memlock_core::name::Key;
+use memlock_core::store::recovery::Guard;
 use memlock_core::store::{Node, Route, Scope, without_password};
 
 use crate::exit::{CliError, Status};
@@ -13,6 +15,15 @@ use crate::text::quoted;
 
 /// Where the locks are unless the user says otherwise.
 const DEFAULT_URL: &str = "memcached://127.0.0.1:11211";
+
+/// The lease where the user names none.
+pub(crate) const USUAL_LEASE: Duration = Duration::from_secs(60);
+
+/// The same, or the guard of the URL, if that is shorter.
+pub(crate) fn usual_lease(client: &Client) -> Duration {
+    let guard = client.guarantees().guard.map(Guard::longest_lease);
+    guard.map_or(USUAL_LEASE, |longest| longest.min(USUAL_LEASE))
+}
 
 /// The URL that the command uses.
 #[derive(Clone, Debug)]

@@ -2,13 +2,16 @@
 
 mod probe;
 
+use std::time::Duration;
+
 use memlock_core::Client;
 use memlock_core::store::admin::{Finding, Verdict};
-use memlock_core::store::{Node, schemes};
+use memlock_core::store::recovery::Guard;
+use memlock_core::store::{Guarantees, Node, Scope, Survives, schemes};
 use serde_json::{Value, json};
 
 use crate::args::Doctor;
-use crate::connect::{Url, connect};
+use crate::connect::{USUAL_LEASE, Url, connect};
 use crate::exit::{CliError, Status};
 use crate::out::{Out, Style};
 
@@ -39,11 +42,13 @@ pub(crate) fn print_schema(scheme: &str) -> Result<Status, CliError> {
 pub(crate) fn doctor(url: &Url, args: &Doctor) -> Result<Status, CliError> {
     let client = connect(url)?;
     // Nothing is judged by a lease that could not be used.
-    client.mutex("lease", args.lease)?;
+    let guard = client.guarantees().guard.map(Guard::longest_lease);
+    let lease = args.lease.or(guard).unwrap_or(USUAL_LEASE);
+    client.mutex("lease", lease)?;
     let mut out = Out::new();
     let (mut worst, mut unreachable, mut reports) = (Verdict::Good, false, Vec::new());
     for (place, server) in client.nodes().iter().enumerate() {
-        let findings = match examine(&url.text, &client, place, server, args) {
+        let findings = match examine(&url.text, &client, place, server, lease) {
             Ok(findings) => findings,
             Err(error) => {
                 unreachable |= error.status == Status::UNREACHABLE;
@@ -74,14 +79,15 @@ fn examine(
     client: &Client,
     place: usize,
     server: &Node,
-    args: &Doctor,
+    lease: Duration,
 ) -> Result<Vec<Finding>, CliError> {
     let mut admin = client.admin(place)?;
-    let mut findings = admin.health(args.lease)?;
+    let mut findings = admin.health(lease)?;
     for (what, said) in client.guarantees().in_words() {
         // What was found on this server says more than what holds for all of its kind.
         if !findings.iter().any(|finding| finding.what == what) {
-            findings.push(Finding::new(what, Verdict::Note, said));
+            let promise = Finding::new(what, Verdict::Note, said);
+            findings.push(if what == "restart" { with_guard(client, promise) } else { promise });
         }
     }
     if client.missing(place).is_some() {
@@ -105,6 +111,19 @@ fn examine(
         findings.push(probe::wake_ups(url, client, place));
     }
     Ok(findings)
+}
+
+/// Recommends a guard where a restart frees locks that are still held.
+fn with_guard(client: &Client, restart: Finding) -> Finding {
+    let Guarantees { scope, survives, guard, .. } = client.guarantees();
+    let forgets = matches!(survives, Survives::Nothing | Survives::CleanRestart);
+    if !forgets || scope != Scope::Network || guard.is_some() {
+        return restart;
+    }
+    restart.mend(
+        "?guard=60s in the URLs of all clients: then holders put their locks back. No lease may be \
+         longer than that, and for so long after each start nothing new is given",
+    )
 }
 
 fn tell(

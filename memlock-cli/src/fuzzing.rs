@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Parser;
 
 use crate::args::{Args, Command};
+use crate::connect::USUAL_LEASE;
 use crate::exit::CliError;
 use crate::{duration, list};
 
@@ -45,7 +46,9 @@ pub fn keys(input: &[u8], end: u8) -> Result<Vec<(Vec<u8>, u64)>, String> {
 /// learn that it may rely on the lock.
 pub fn command_line(words: &[OsString]) -> Option<u64> {
     match Args::try_parse_from(words).ok()?.command {
-        Command::Run(run) => Some(duration::after(run.max_hold.unwrap_or(run.lease))),
+        Command::Run(run) => {
+            Some(duration::after(run.max_hold.or(run.lease).unwrap_or(USUAL_LEASE)))
+        }
         _ => Some(0),
     }
 }

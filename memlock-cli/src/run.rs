@@ -62,6 +62,10 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
                 None => report.to_string(),
             });
         }
+        // Not an answer that --conflict-exit-code is about: nobody may have the lock.
+        Err(report) if report == Answer::Recovering => {
+            return Err(CliError::new(Status::BUSY, report));
+        }
         Err(report) if report == Answer::TimedOut => {
             return busy(args, || match target.held_by() {
                 Some(holder) => {
@@ -146,6 +150,9 @@ fn acquire(
     if verbose && !wait.is_once() {
         // Only a first try tells whether there is anything to wait for.
         match target.acquire(&Wait::NEVER.unless(&is_to_end))? {
+            Err(report) if report == Answer::Recovering => {
+                complain(&format!("Waiting for {target}. {report}"));
+            }
             Err(report) if report == Answer::Busy => complain(&match target.held_by() {
                 Some(holder) => format!("Waiting for {target} ({holder})."),
                 None => format!("Waiting for {target}. {report}"),

@@ -21,6 +21,8 @@ use crate::text::shown;
 /// reason is known.
 struct Found {
     lock: Result<Option<Owner>, CliError>,
+    /// The server recovers: what it does not have may be held all the same.
+    may_be_put_back: bool,
     lock_waiters: Result<Vec<Waiter>, CliError>,
     semaphore: Result<Option<Permits>, CliError>,
     semaphore_waiters: Result<Vec<Waiter>, CliError>,
@@ -60,6 +62,7 @@ fn inspect(client: &Client, name: &OsStr) -> Result<Found, CliError> {
         complain(&missing);
         return Ok(Found {
             lock: Ok(None),
+            may_be_put_back: false,
             lock_waiters: Ok(Vec::new()),
             semaphore: Ok(None),
             semaphore_waiters: Ok(Vec::new()),
@@ -71,6 +74,7 @@ fn inspect(client: &Client, name: &OsStr) -> Result<Found, CliError> {
     Ok(Found {
         lock_waiters: queue(owner.is_ok(), || mutex.waiters()),
         semaphore_waiters: queue(matches!(status, Ok(Some(_))), || semaphore.waiters()),
+        may_be_put_back: mutex.recovery().is_some(),
         lock: owner,
         semaphore: status,
         ids: list.count().map_err(CliError::from),
@@ -111,6 +115,10 @@ fn table(name: &OsStr, found: &Found) -> Rows {
     {
         row(&mut rows, "lock", Style::Bold, &name);
         match owner {
+            None if found.may_be_put_back => {
+                let state = "not known: the server was started anew, and a holder may put it back";
+                row(&mut rows, "state", Style::Warning, state);
+            }
             None => row(&mut rows, "state", Style::Good, "free"),
             Some(owner) => {
                 let reserved =
@@ -215,6 +223,9 @@ fn json(client: &Client, name: &OsStr, found: &Found) -> Value {
     let lock = found.lock.as_ref().ok().map(|owner| {
         let mut value = owner.as_ref().map(json_of_owner).unwrap_or_default();
         value.insert("held".to_owned(), owner.is_some().into());
+        if found.may_be_put_back {
+            value.insert("recovering".to_owned(), true.into());
+        }
         value.insert("waiters".to_owned(), json_of_waiters(&found.lock_waiters));
         value
     });

@@ -101,7 +101,7 @@ impl Client {
     /// with a NUL byte, and for a lease out of range.
     pub fn mutex(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Mutex> {
         check_name(name.as_ref())?;
-        Ok(Mutex::new(self.context.clone(), self.keys().lock(name.as_ref()), Lease::new(lease)?))
+        Ok(Mutex::new(self.context.clone(), self.keys().lock(name.as_ref()), self.lease(lease)?))
     }
 
     /// The semaphore of this name, with this number of permits (1 to 4,294,967,295). A holder keeps
@@ -142,8 +142,12 @@ impl Client {
             self.context.clone(),
             self.keys().semaphore(name),
             permits,
-            Lease::new(lease)?,
+            self.lease(lease)?,
         )
+    }
+
+    fn lease(&self, duration: Duration) -> Result<Lease> {
+        self.context.guarantees().lease(duration)
     }
 
     /// The plain counter of free permits in the item of this key, which other programs may use,

@@ -14,7 +14,7 @@ use crate::fork::{self, ForkLocal};
 use crate::name::{Key, Keyspace, Named};
 use crate::notify::{Notifier, Reach};
 use crate::owner::Identity;
-use crate::store::{Failure, Guarantees, Item, Node, Op, Reply, Route, Store};
+use crate::store::{Epoch, Failure, Guarantees, Item, Node, Op, Recovery, Reply, Route, Store};
 
 /// How often in a row a step is sent before its outcome counts as unknown.
 pub(crate) const ATTEMPTS: usize = 3;
@@ -208,6 +208,16 @@ impl Context {
     /// first contact.
     pub(crate) fn time(&self, route: Route) -> Option<Duration> {
         self.inner.store.time(route)
+    }
+
+    /// See [`Store::recovery`].
+    pub(crate) fn recovery(&self, route: Route) -> Option<Recovery> {
+        self.inner.store.recovery(route)
+    }
+
+    /// See [`Store::recovers_for`].
+    pub(crate) fn recovers_for(&self, route: Route, life: Epoch) -> Duration {
+        self.inner.store.recovers_for(route, life)
     }
 
     pub(crate) fn store(&self) -> &dyn Store {

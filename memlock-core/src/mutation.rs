@@ -140,11 +140,25 @@ pub enum Mutation {
     StrandTheNext,
     /// A thread that is parked never joins the queue.
     ParkForGood,
+    /// A server recovers for a little less than the guard.
+    RecoverTooShort,
+    /// A server is as old as it says.
+    BelieveTheUptime,
+    /// A server that recovers gives new grants.
+    GrantWhileRecovering,
+    /// A lease may be longer than the guard.
+    LeaseBeyondTheGuard,
+    /// A lock that was put back counts, though its lease had ended when the reply came.
+    TrustLateReclaims,
+    /// A lock is put back after its lease has ended.
+    ReclaimLate,
+    /// A lock whose release got no reply is put back.
+    ReclaimReleased,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 64] = [
+    pub const ALL: [Mutation; 71] = [
         Mutation::BlindDelete,
         Mutation::TtlOfTheLease,
         Mutation::TtlPlusOne,
@@ -209,6 +223,13 @@ impl Mutation {
         Mutation::GuessReleasedInBatch,
         Mutation::StrandTheNext,
         Mutation::ParkForGood,
+        Mutation::RecoverTooShort,
+        Mutation::BelieveTheUptime,
+        Mutation::GrantWhileRecovering,
+        Mutation::LeaseBeyondTheGuard,
+        Mutation::TrustLateReclaims,
+        Mutation::ReclaimLate,
+        Mutation::ReclaimReleased,
     ];
 }
 

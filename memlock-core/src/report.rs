@@ -10,6 +10,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Answer, Error};
+use crate::store::Recovery;
 use crate::target::Target;
 
 /// An answer, and a whole sentence about it.
@@ -96,12 +97,18 @@ pub(crate) enum ObservedHolder {
     Foreign,
     /// So many holders that another one is not possible.
     TooMany(usize),
+    /// None: the server gives nothing new for this long yet.
+    Recovering(Duration),
 }
 
 impl fmt::Display for ObservedHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ObservedHolder::Unknown => Ok(()),
+            ObservedHolder::Recovering(left) => {
+                let left = rounded_up(*left);
+                write!(f, " (the server was started anew, and gives nothing new for {left} yet)")
+            }
             ObservedHolder::Foreign => f.write_str(" (held by a client that does not use memlock)"),
             ObservedHolder::TooMany(holders) => {
                 write!(f, " (it has {holders} concurrent holders, the highest number possible)")
@@ -137,6 +144,28 @@ pub(crate) fn refused(
         other => return other.into(),
     };
     Report::new(answer, sentence)
+}
+
+/// Reports a call that tried once on a server that gives no new grants yet.
+pub(crate) fn recovering(subject: &Subject<'_>) -> Report {
+    let Target { context, route, .. } = subject.target;
+    // It may have ended since.
+    let Recovery { age, left } = context.recovery(*route).unwrap_or_default();
+    let since = match age.as_secs() {
+        0 => "a moment".to_owned(),
+        seconds => brief(Duration::from_secs(seconds)),
+    };
+    let left = rounded_up(left);
+    let sentence = format!(
+        "The {subject} cannot be given yet: the server was started {since} ago, and gives new ones \
+         in {left}, when all leases of before have ended."
+    );
+    Report::new(Answer::Recovering, sentence)
+}
+
+/// A duration for people, in whole seconds.
+fn rounded_up(duration: Duration) -> String {
+    brief(Duration::from_secs(duration.as_secs() + 1))
 }
 
 /// Formats a duration for people.

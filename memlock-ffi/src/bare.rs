@@ -35,7 +35,7 @@ pub unsafe extern "C-unwind" fn mutex_lock(
 }
 
 /// Like mutex_lock(), but does not wait: returns MEMLOCK_BUSY when the mutex is held, also when the
-/// calling thread holds it.
+/// calling thread holds it; MEMLOCK_RECOVERING when the server gives no new locks yet.
 ///
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
@@ -161,7 +161,8 @@ pub unsafe extern "C-unwind" fn semaphore_acquire(
 }
 
 /// Like semaphore_acquire(), but does not wait: returns MEMLOCK_BUSY when no permit is available,
-/// or when the available permits are reserved for a waiter that wants several.
+/// or when the available permits are reserved for a waiter that wants several; MEMLOCK_RECOVERING
+/// when the server gives no new permits yet.
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.

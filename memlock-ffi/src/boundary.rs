@@ -37,6 +37,10 @@ pub const MEMLOCK_LOST: c_int = 6;
 pub const MEMLOCK_NOT_FOUND: c_int = 7;
 /// The wait was cancelled; nothing is held.
 pub const MEMLOCK_INTERRUPTED: c_int = 8;
+/// The server was started a short while ago and has forgotten what was held, which its holders put
+/// back: it gives no new locks or permits yet, and the call was not to wait. memlock_last_error()
+/// tells how long that takes. Only with `guard=` in the URL.
+pub const MEMLOCK_RECOVERING: c_int = 9;
 /// An invalid argument: NULL, an empty or over-long name, a duration below 1 s or too long.
 pub const MEMLOCK_INVALID: c_int = -1;
 /// No server could be reached. Nothing was changed.
@@ -319,6 +323,7 @@ mod tests {
             MEMLOCK_LOST,
             MEMLOCK_NOT_FOUND,
             MEMLOCK_INTERRUPTED,
+            MEMLOCK_RECOVERING,
             MEMLOCK_INVALID,
             MEMLOCK_UNREACHABLE,
             MEMLOCK_UNKNOWN,

@@ -45,8 +45,9 @@ pub struct memlock_owner {
 /// Locks the mutex `name` for at most `lease_ms` milliseconds (1000 to 31622400000, which is 366
 /// days).
 ///
-/// `timeout_ms` is how long to wait for the mutex: 0 does not wait (then MEMLOCK_BUSY), -1 waits
-/// without a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT).
+/// `timeout_ms` is how long to wait for the mutex: 0 does not wait (then MEMLOCK_BUSY or
+/// MEMLOCK_RECOVERING), -1 waits without a limit, a positive value waits for that many milliseconds
+/// (then MEMLOCK_TIMED_OUT).
 /// Acquiring a free mutex takes one round trip.
 ///
 /// Returns MEMLOCK_OK and a handle in *lock, to be released by memlock_unlock() or

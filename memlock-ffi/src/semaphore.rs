@@ -112,10 +112,10 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_close(semaphore: *mut memlock_
 
 /// Acquires `permits` permits, together or not at all.
 ///
-/// `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY), -1 waits without
-/// a limit, a positive value waits for that many milliseconds (then MEMLOCK_TIMED_OUT). Waiters are
-/// served in FIFO order. Acquiring available permits takes one round trip, or two when other
-/// processes have used the semaphore meanwhile.
+/// `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY or
+/// MEMLOCK_RECOVERING), -1 waits without a limit, a positive value waits for that many milliseconds
+/// (then MEMLOCK_TIMED_OUT). Waiters are served in FIFO order. Acquiring available permits takes one
+/// round trip, or two when other processes have used the semaphore meanwhile.
 ///
 /// Returns MEMLOCK_OK and a handle in *permit, to be released by memlock_permit_release() or
 /// memlock_permit_drop(). Otherwise *permit is NULL, and the answer is one of the above, or

@@ -43,7 +43,7 @@ const fn special(name: &'static str, answer: Answer, special: Special, doc: &'st
     Row { name, answer, special: Some(special), builtins: &[], doc }
 }
 
-const ROWS: [Row; 16] = [
+const ROWS: [Row; 17] = [
     row(
         "Invalid",
         Answer::Invalid,
@@ -140,6 +140,13 @@ const ROWS: [Row; 16] = [
         &[],
         "The wait was cancelled from another thread, by Client.cancel_waits() or a CancelHandle. \
          Nothing is held.",
+    ),
+    row(
+        "Recovering",
+        Answer::Recovering,
+        &[],
+        "The server was started a short while ago, and gives no new locks or permits until all \
+         leases of before have ended; the call was not to wait. Only with `guard=` in the URL.",
     ),
 ];
 

@@ -97,6 +97,7 @@ impl Subject {
                 self.check_open(py)?;
                 Err(self.raise(py, Answer::Interrupted, "the wait was cancelled; nothing is held."))
             }
+            Err(report) if report == Answer::Recovering => Err(self.reported(py, &report)),
             ended => Ok(ended),
         }
     }

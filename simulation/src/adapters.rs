@@ -8,8 +8,10 @@ use std::time::Duration;
 use memlock_core::clock::{Clock, Moment};
 use memlock_core::mutation::{self, Mutation};
 use memlock_core::notify::{Listener, Notifier, Reach, WakeAddress, WakeMessage};
-use memlock_core::store::memcached::GUARANTEES;
-use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Returns, Route, Store};
+use memlock_core::store::memcached::{GUARANTEES, Life};
+use memlock_core::store::{
+    Epoch, Failure, Guarantees, Node, Op, Recovery, Reply, Returns, Route, Store, recovery,
+};
 use memlock_core::wait_id::WaitId;
 use memlock_core::{Error, ErrorKind};
 
@@ -35,7 +37,40 @@ impl SimStore {
     fn exchange(&self, process: usize, ops: &[Op<'_>]) -> Result<Vec<Reply>, ExchangeError> {
         // If the connection is found to be closed, nothing was sent. If it closes later, the
         // operations may have been sent.
-        let life = network::connect(process)?;
+        let life = network::connect(process).inspect_err(|error| {
+            if *error == ExchangeError::Lost {
+                // It broke while the operations may have been on their way.
+                with(|world| {
+                    ops.iter().for_each(|op| world.is_in_doubt(process, &Command::of(op)))
+                });
+            }
+        })?;
+        let recovers = !self.recovery_in(process, life.epoch()).is_zero();
+        let mut failed = None;
+        let run = |ops: &[Op<'_>]| {
+            self.exchange_all(process, life, ops).map_err(|error| {
+                failed = Some(error);
+                failure(error)
+            })
+        };
+        let ran = recovery::run_admitted(ops, life.epoch(), recovers, run);
+        ran.map_err(|_| failed.unwrap_or(ExchangeError::Lost))
+    }
+
+    /// For how long the server gives no new grants yet in this life, as far as the process knows.
+    fn recovery_in(&self, process: usize, life: Epoch) -> Duration {
+        with(|world| {
+            let Some(guard) = world.scenario.guard() else { return Duration::ZERO };
+            world.processes[process].observed.recovers_for(guard, life, world.moment(process))
+        })
+    }
+
+    fn exchange_all(
+        &self,
+        process: usize,
+        life: Life,
+        ops: &[Op<'_>],
+    ) -> Result<Vec<Reply>, ExchangeError> {
         let unordered = with(|world| world.scenario.unordered);
         let unsent = |op: &Op<'_>| match op {
             op if op.is_of(life.epoch()) || mutation::has(Mutation::VersionsOutliveTheServer) => {
@@ -66,17 +101,20 @@ impl SimStore {
     }
 }
 
+fn failure(error: ExchangeError) -> Failure {
+    match error {
+        ExchangeError::Unreachable => Failure {
+            error: Error::new(ErrorKind::Unreachable, "It cannot be connected to."),
+            sent: false,
+        },
+        ExchangeError::Lost => {
+            Failure { error: Error::new(ErrorKind::Unknown, "No answer came."), sent: true }
+        }
+    }
+}
+
 impl Store for SimStore {
     fn run(&self, _route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let failed = |error| match error {
-            ExchangeError::Unreachable => Failure {
-                error: Error::new(ErrorKind::Unreachable, "It cannot be connected to."),
-                sent: false,
-            },
-            ExchangeError::Lost => {
-                Failure { error: Error::new(ErrorKind::Unknown, "No answer came."), sent: true }
-            }
-        };
         let process = current_process(self.process);
         let task = with(|world| world.current).unwrap_or(usize::MAX);
         let is_record = |op: &Op<'_>| match op {
@@ -108,7 +146,7 @@ impl Store for SimStore {
                 keys.for_each(|key| world.oracle.semaphores.has_read(task, key, begun, world.now));
             }
         });
-        ran.map_err(failed)
+        ran.map_err(failure)
     }
 
     fn nodes(&self) -> Vec<Node> {
@@ -122,7 +160,19 @@ impl Store for SimStore {
     }
 
     fn guarantees(&self) -> Guarantees {
-        GUARANTEES
+        Guarantees { guard: with(|world| world.scenario.guard()), ..GUARANTEES }
+    }
+
+    fn recovery(&self, _route: Route) -> Option<Recovery> {
+        let process = current_process(self.process);
+        with(|world| {
+            let guard = world.scenario.guard()?;
+            world.processes[process].observed.recovery(guard, world.moment(process))
+        })
+    }
+
+    fn recovers_for(&self, _route: Route, life: Epoch) -> Duration {
+        self.recovery_in(current_process(self.process), life)
     }
 
     /// An estimate: a client that seldom reads the server's clock does not know it to the second.
@@ -143,9 +193,7 @@ pub(crate) struct SimClock {
 impl Clock for SimClock {
     fn now(&self) -> Moment {
         let process = current_process(self.process);
-        with(|world| {
-            Moment::from_boot(Duration::from_nanos(world.local(world.processes[process].host)))
-        })
+        with(|world| world.moment(process))
     }
 
     fn unix_seconds(&self) -> u64 {

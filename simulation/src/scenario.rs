@@ -1,5 +1,9 @@
 //! What a seed makes of a run: its processes, what they do, and which faults occur.
 
+use std::time::Duration;
+
+use memlock_core::store::recovery::Guard;
+
 use crate::rng::Rng;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 
@@ -87,6 +91,8 @@ pub(crate) struct Scenario {
     pub(crate) lossy_permille: u64,
     pub(crate) lossy_wakes_permille: u64,
     pub(crate) faults: Vec<(Nanos, Fault)>,
+    /// The guard on which the clients agree.
+    pub(crate) guard: Option<Nanos>,
     /// No fault occurs: then waiters are checked more strictly.
     pub(crate) fault_free: bool,
     pub(crate) semaphores: Semaphores,
@@ -220,13 +226,46 @@ impl Scenario {
             renewed_permille: 0,
             stops_permille: 0,
             unordered: false,
+            guard: None,
         };
         scenario.renew(&mut rng);
         scenario.unordered = rng.permille(300);
         scenario.build_firewalls(&mut rng);
         scenario.add_threads(&mut rng);
         scenario.add_processes(&mut rng);
+        scenario.add_guard(&mut rng);
         scenario
+    }
+
+    /// In a fourth of the seeds with faults clients agree on a guard. In most of them the server is
+    /// restarted more often, and loses nothing by other means; in the others it is never restarted.
+    fn add_guard(&mut self, rng: &mut Rng) {
+        if self.fault_free || !rng.permille(250) {
+            return;
+        }
+        let guard = rng.pick(&[2 * SECOND, 3 * SECOND, 5 * SECOND, 12 * SECOND]);
+        self.guard = Some(guard);
+        if rng.permille(200) {
+            self.faults.retain(|(_, fault)| !matches!(fault, Fault::Restart(_)));
+            return;
+        }
+        self.faults.retain(|(_, fault)| !matches!(fault, Fault::Flush | Fault::Evict(_)));
+        for _ in 0..rng.within(1..5) {
+            let time = SECOND + rng.spread(MILLI, 8 * SECOND + guard);
+            self.faults.push((time, Fault::Restart(rng.spread(MILLI, 3 * SECOND))));
+        }
+        self.rounds += 3;
+        // What a holder has lost by them without knowing, it may put back.
+        (self.semaphores.resizes, self.semaphores.tear_downs) = (false, false);
+    }
+
+    pub(crate) fn guard(&self) -> Option<Guard> {
+        self.guard.and_then(|guard| Guard::new(Duration::from_nanos(guard)).ok())
+    }
+
+    /// For how long a server gives no new grants after a restart, at most.
+    pub(crate) fn recovery(&self) -> Nanos {
+        self.guard.map_or(0, |guard| guard + guard / 300 + 4 * SECOND)
     }
 
     /// In one of five seeds firewalls drop wake-up messages: all of them, between hosts, one way,

@@ -12,6 +12,9 @@ use crate::time::{MILLI, Nanos, SECOND};
 /// How long a thread of the server may be off its processor between drawing a version and storing.
 pub(crate) const OFF_ITS_PROCESSOR: Nanos = 20 * MILLI;
 
+/// Where the world's time begins, in Unix seconds.
+const UNIX: u64 = 1_700_000_000;
+
 /// Why an item changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
@@ -19,9 +22,11 @@ pub(crate) enum Cause {
     Command,
     /// It expired.
     Expiry,
-    /// The server lost it: eviction, flush or restart. No lock service on memcached can prevent
-    /// that.
+    /// The server lost it: eviction, flush, or a restart without a guard.
     Loss,
+    /// The server was restarted. Its clients agree on a guard, so holders put back what it has
+    /// forgotten.
+    Forgotten,
 }
 
 /// A change of an item.
@@ -53,7 +58,7 @@ impl Command {
     pub(crate) fn of(op: &Op<'_>) -> Command {
         let text = |key: &memlock_core::name::Key| key.as_str().to_owned();
         match *op {
-            Op::Add { key, value, expiry, returns: Returns::Nothing } => Command::Put {
+            Op::Add { key, value, expiry, returns: Returns::Nothing, .. } => Command::Put {
                 key: text(key),
                 version: None,
                 value: value.to_vec(),
@@ -118,6 +123,11 @@ impl Command {
         }
     }
 
+    /// Whether it may release a lock or permits.
+    pub(crate) fn may_release(&self) -> bool {
+        matches!(self, Command::Delete { .. } | Command::CompareAndSet { .. } | Command::Put { .. })
+    }
+
     /// Whether a server that draws versions early does so for this command.
     pub(crate) fn draws_early(&self) -> bool {
         !matches!(
@@ -143,6 +153,8 @@ pub(crate) struct Server {
     items: BTreeMap<String, Stored>,
     cas: u64,
     life: Life,
+    /// When its life began; `None`: long ago.
+    pub(crate) started: Option<Nanos>,
     /// What its clock shows, in whole seconds.
     server_time: u64,
     /// How far its time is ahead of the world's.
@@ -155,13 +167,16 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    pub(crate) fn new(now: Nanos, ahead: Nanos, tick: Nanos) -> Server {
+    /// A server that was started just now; with a guard, a day ago, so that it gives new grants.
+    pub(crate) fn new(now: Nanos, ahead: Nanos, tick: Nanos, is_guarded: bool) -> Server {
         let server_time = (now + ahead) / SECOND;
-        let life = Life { boot: 1_700_000_000 + server_time, pid: 1 };
+        let age = if is_guarded { 86_400 } else { 0 };
+        let life = Life { boot: UNIX + server_time - age, pid: 1 };
         Server {
             items: BTreeMap::new(),
             cas: 0,
             life,
+            started: None,
             server_time,
             ahead,
             tick,
@@ -210,17 +225,23 @@ impl Server {
         self.set(key, None, Cause::Loss);
     }
 
-    pub(crate) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self, cause: Cause) {
         for key in self.items.keys().cloned().collect::<Vec<_>>() {
-            self.lose(&key);
+            self.set(&key, None, cause);
         }
     }
 
+    /// The uptime that it tells: whole seconds of its clock, from 2 on.
+    pub(crate) fn uptime(&self) -> u64 {
+        2 + UNIX + self.server_time - self.life.boot
+    }
+
     /// The server restarts, without any item of its last life.
-    pub(crate) fn restart(&mut self, now: Nanos) {
-        self.flush();
+    pub(crate) fn restart(&mut self, now: Nanos, is_guarded: bool) {
+        self.flush(if is_guarded { Cause::Forgotten } else { Cause::Loss });
+        self.started = Some(now);
         self.server_time = (now + self.ahead) / SECOND;
-        self.life = Life { boot: 1_700_000_000 + self.server_time, pid: self.life.pid + 1 };
+        self.life = Life { boot: UNIX + self.server_time, pid: self.life.pid + 1 };
         self.cas = 0;
     }
 

@@ -235,7 +235,7 @@ static void the_last_error_is_the_threads_own(void) {
 }
 
 static void every_answer_has_a_sentence(void) {
-    for (int answer = MEMLOCK_INTERNAL; answer <= MEMLOCK_INTERRUPTED; answer++) {
+    for (int answer = MEMLOCK_INTERNAL; answer <= MEMLOCK_RECOVERING; answer++) {
         const char *sentence = memlock_describe(answer);
         CHECK(strlen(sentence) > 4 && sentence[strlen(sentence) - 1] == '.');
         for (int other = MEMLOCK_INTERNAL; other < answer; other++) {

@@ -5,6 +5,7 @@
 mod cron;
 mod doctor;
 mod ending;
+mod guard;
 mod hosts;
 mod inspect;
 mod jobs;

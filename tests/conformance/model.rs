@@ -78,7 +78,7 @@ impl Side {
             .iter()
             .map(|step| match *step {
                 Step::Add(key, ref value, returns) => {
-                    Op::Add { key: &self.keys[key], value, expiry, returns }
+                    Op::add(&self.keys[key], value, expiry, returns)
                 }
                 Step::Get(key, fence) => Op::Get { key: &self.keys[key], fence },
                 Step::Set(key, age, ref value, returns) => Op::CompareAndSet {

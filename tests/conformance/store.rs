@@ -74,7 +74,7 @@ impl Items {
 const MINUTE: Expiry = Expiry::After(Duration::from_secs(60));
 
 fn add<'a>(key: &'a Key, value: &'a [u8]) -> Op<'a> {
-    Op::Add { key, value, expiry: MINUTE, returns: Returns::Version }
+    Op::add(key, value, MINUTE, Returns::Version)
 }
 
 fn set<'a>(key: &'a Key, version: Version, value: &'a [u8]) -> Op<'a> {
@@ -163,7 +163,7 @@ fn what_ends_at_a_time_tells_the_servers_clock(bench: &Bench) {
     assert_eq!(items.one(Op::get(key)), Reply::Missing);
     let end = items.store.time(items.route).unwrap() + Duration::from_secs(100);
     let end = Duration::from_secs(end.as_secs());
-    let add = |value, expiry| items.one(Op::Add { key, value, expiry, returns });
+    let add = |value, expiry| items.one(Op::add(key, value, expiry, returns));
     let set = |version, value, expiry| {
         items.one(Op::CompareAndSet { key, version, value, expiry, returns })
     };
@@ -244,7 +244,7 @@ fn fences_rise_from_store_to_store(bench: &Bench) {
     let items = &Items::new(bench);
     let key = &items.key;
     let (expiry, returns) = (MINUTE, Returns::Fence);
-    let mut last = with_fence(&items.one(Op::Add { key, value: b"1", expiry, returns }));
+    let mut last = with_fence(&items.one(Op::add(key, b"1", expiry, returns)));
     for round in 0..4 {
         let (version, value) = (last.version, &b"2"[..]);
         let ops = [
@@ -261,7 +261,7 @@ fn fences_rise_from_store_to_store(bench: &Bench) {
         // The next holder's is greater, whatever was removed before.
         if round % 2 == 0 {
             assert_eq!(items.one(Op::Delete { key, version: next.version }), Reply::Deleted);
-            let add = Op::Add { key, value, expiry, returns };
+            let add = Op::add(key, value, expiry, returns);
             let again = with_fence(&items.one(add));
             assert_safe!(again.fence > last.fence, "{again:?} after {last:?}");
             last = again;
@@ -274,12 +274,7 @@ fn an_item_lives_for_its_ttl(bench: &Bench) {
     let clock = SystemClock;
     let before = clock.now();
     let lease = Duration::from_secs(1);
-    items.one(Op::Add {
-        key: &items.key,
-        value: b"1",
-        expiry: Expiry::After(lease),
-        returns: Returns::Nothing,
-    });
+    items.one(Op::add(&items.key, b"1", Expiry::After(lease), Returns::Nothing));
     // It was added before this, however long the reply took.
     let added = clock.now();
     let mut seen = added;

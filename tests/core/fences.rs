@@ -20,7 +20,8 @@ fn called(server: &Memcached, version: &str) -> Proxy {
     let line = |name: &str, value: &str| format!("STAT {name} {value}\r\n");
     let who = ["pid", "uptime", "time"].map(|name| line(name, &stats[name])).concat();
     let cas = line("cas_enabled", &settings["cas_enabled"]);
-    let said = format!("{who}{}END\r\n{cas}END\r\n", line("version", version));
+    // The last reply is that to the read of what the clients of a server agree on.
+    let said = format!("{who}{}END\r\n{cas}END\r\nEN O0\r\n", line("version", version));
     let proxy = Proxy::start(server.address());
     proxy.inject_always(Match::Stats, Fault::GarbleReply(said.into_bytes()));
     proxy

@@ -81,7 +81,7 @@ impl Lossy {
                 };
                 let mut replies = inner.run(route, &ops[..1])?;
                 let (expiry, returns) = (Expiry::After(LEASE), Returns::Nothing);
-                inner.run(route, &[Op::Add { key, value: b"another's", expiry, returns }])?;
+                inner.run(route, &[Op::add(key, b"another's", expiry, returns)])?;
                 replies.extend(inner.run(route, &ops[1..])?);
                 Ok(replies)
             }

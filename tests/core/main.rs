@@ -11,6 +11,7 @@ mod bench;
 mod churn;
 mod counter;
 mod fences;
+mod guard;
 mod leases;
 mod lost_replies;
 mod outages;

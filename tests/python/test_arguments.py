@@ -98,6 +98,7 @@ FAMILY = {
     "CounterNotFound": (7, (memlock.NotFound, LookupError)),
     "TimedOut": (2, TimeoutError),
     "Interrupted": (8, memlock.Error),
+    "Recovering": (9, memlock.Error),
     "ClientClosed": (-1, (memlock.Invalid, ValueError)),
 }
 

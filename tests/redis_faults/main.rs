@@ -5,6 +5,7 @@
 //! | `scripts` | a server that forgets its script or its data, and how many commands a lock costs |
 //! | `plain` | what other programs store under the same keys; what is left behind |
 //! | `persistence` | snapshots, the append-only file, replicas |
+//! | `guard` | what is held survives the end of a server that saves nothing |
 //! | `access` | passwords and the rights of users |
 //! | `states` | servers that refuse to work |
 //! | `storm` | processes that fight for locks, while everything fails |
@@ -20,6 +21,7 @@ mod stores;
 
 mod access;
 mod clock;
+mod guard;
 mod persistence;
 mod places;
 mod plain;

@@ -13,12 +13,14 @@ const VERSION: &str = "1.6.18";
 const ENDLESS: usize = 64 << 20;
 /// The time between two bytes of [`Behaviour::Drip`].
 const DRIP: Duration = Duration::from_millis(100);
+/// The item that clients read when they connect.
+const CONFIG: &str = "memlock%config";
 /// How long a fake pretends to have been up when it starts.
 const UP_BEFORE: u64 = 100;
 
 /// What a fake server does. "Greets" means that it answers `stats`, `stats settings` and `version`
-/// like a memcached 1.6.18 with cas. Where nothing else is said, other commands find nothing and
-/// change nothing (`mg` EN, `ms` NS, `md` and `ma` NF, `mn` MN).
+/// like a memcached 1.6.18 with cas, and has no item in which clients agree. Where nothing else is
+/// said, other commands find nothing and change nothing (`mg` EN, `ms` NS, `md` and `ma` NF, `mn` MN).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Behaviour {
     /// Accepts and never answers.
@@ -139,6 +141,9 @@ impl Script {
             ("stats", Behaviour::EndlessStats) => Answer::Endless("STAT filler 1\r\n"),
             ("stats", _) => Answer::Text(self.stats(command.word(1))),
             ("version", _) => Answer::Text(format!("VERSION {}\r\n", self.version())),
+            ("mg", _) if command.word(1).ends_with(CONFIG) => {
+                Answer::Text(format!("EN{}\r\n", opaque(command)))
+            }
             (_, Behaviour::HalfLine) => Answer::Last("HD c1"),
             (_, Behaviour::EndlessLine) => Answer::Endless("a"),
             (_, Behaviour::Drip) => Answer::Dripping("HD c"),
@@ -148,8 +153,7 @@ impl Script {
     }
 
     fn meta(&self, command: &Command) -> String {
-        let opaque =
-            command.flag_value('O').map(|opaque| format!(" O{opaque}")).unwrap_or_default();
+        let opaque = opaque(command);
         match (&self.behaviour, command.verb()) {
             (Behaviour::WrongOpaque, _) => "HD c1 O999999".into(),
             (Behaviour::HugeValue, _) => format!("VA 999999999 c1 t10{opaque}"),
@@ -209,6 +213,11 @@ impl Script {
 
 fn send(mut client: &TcpStream, bytes: &[u8]) -> io::Result<()> {
     client.write_all(bytes)
+}
+
+/// The opaque as it stands in the reply to a command.
+fn opaque(command: &Command) -> String {
+    command.flag_value('O').map(|opaque| format!(" O{opaque}")).unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::store::{Failure, Guarantees, Node, Op, Reply, Route, Store};
+use memlock_core::store::{Epoch, Failure, Guarantees, Node, Op, Recovery, Reply, Route, Store};
 
 /// The result of a batch.
 pub type Replies = Result<Vec<Reply>, Failure>;
@@ -68,6 +68,14 @@ where
 
     fn time(&self, route: Route) -> Option<Duration> {
         self.inner.time(route)
+    }
+
+    fn recovery(&self, route: Route) -> Option<Recovery> {
+        self.inner.recovery(route)
+    }
+
+    fn recovers_for(&self, route: Route, life: Epoch) -> Duration {
+        self.inner.recovers_for(route, life)
     }
 
     fn local_address(&self, route: Route) -> Option<IpAddr> {

@@ -44,6 +44,7 @@ pub mod doors;
 pub mod fake;
 pub mod fork;
 pub mod frozen;
+pub mod guarded;
 pub mod history;
 pub mod hosts;
 pub mod intercepted;

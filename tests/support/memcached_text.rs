@@ -169,7 +169,11 @@ impl MemcachedText {
         }
     }
 
-    pub(crate) fn stats_reply(&mut self, request: &str) -> io::Result<HashMap<String, String>> {
+    /// The values of a request such as `stats`.
+    ///
+    /// # Errors
+    /// When the server does not answer.
+    pub fn stats_reply(&mut self, request: &str) -> io::Result<HashMap<String, String>> {
         self.send(request.as_bytes())?;
         let mut stats = HashMap::new();
         loop {

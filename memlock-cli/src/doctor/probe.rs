@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use memlock_core::notify::{Reach, WakeAddress};
 use memlock_core::store::admin::Verdict::{Bad, Good, Note, Warning};
 use memlock_core::store::admin::{Admin, Finding};
-use memlock_core::{Client, Mutex};
+use memlock_core::store::recovery::Guard;
+use memlock_core::{Answer, Client, Mutex, Report, Wait};
 
 use crate::duration::brief;
 use crate::exit::{CliError, Status};
@@ -18,8 +19,9 @@ const ROUND_TRIPS: usize = 300;
 const ROUND_TRIPS_TIME: Duration = Duration::from_secs(3);
 /// How often a waiter is woken.
 const WAKE_UPS: usize = 5;
-/// How long one of our own locks may be waited for, also on a busy machine, and how long it lasts.
+/// How long one of our own locks may be waited for, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// For how long the locks are taken that are tried, unless the guard is shorter.
 const LEASE: Duration = Duration::from_secs(60);
 
 pub(super) fn round_trips(admin: &mut dyn Admin, timeout: Duration) -> Result<Finding, CliError> {
@@ -43,7 +45,7 @@ pub(super) fn round_trips(admin: &mut dyn Admin, timeout: Duration) -> Result<Fi
 
 /// Wakes a waiter of our own: two clients, of which one waits for what the other releases.
 pub(super) fn wake_ups(url: &str, client: &Client, place: usize) -> Finding {
-    match wake(url, &name_on(client, place, "doctor")) {
+    match wake(url, client, &name_on(client, place, "doctor")) {
         Ok(Heard::At(address, took, Reach::Proven)) => Finding::new(
             "wake-ups",
             Good,
@@ -58,6 +60,9 @@ pub(super) fn wake_ups(url: &str, client: &Client, place: usize) -> Finding {
             ),
         )
         .mend("let UDP through to that address, or name another one with ?notify=address[:ports] in the URL"),
+        Ok(Heard::Recovering(report)) => {
+            Finding::new("wake-ups", Note, format!("were not tried. {report}"))
+        }
         Ok(Heard::Off) => Finding::new("wake-ups", Note, "are off: waiters ask the server every 0.3 to 1 second"),
         Err(error) => Finding::new("wake-ups", Bad, error.message),
     }
@@ -68,18 +73,28 @@ enum Heard {
     /// whether the waiter heard the last of the messages.
     At(WakeAddress, Duration, Reach),
     Off,
+    /// The server gives no new locks yet.
+    Recovering(Report),
 }
 
-fn wake(url: &str, name: &str) -> Result<Heard, CliError> {
+fn wake(url: &str, client: &Client, name: &str) -> Result<Heard, CliError> {
+    let guard = client.guarantees().guard.map(Guard::longest_lease);
+    let lease = guard.unwrap_or(LEASE).min(LEASE);
+    // A server that recovers gives nothing to try with.
+    match client.mutex(name, lease)?.lock_or_report(&Wait::NEVER)? {
+        Err(report) if report == Answer::Recovering => return Ok(Heard::Recovering(report)),
+        Ok(mut lock) => _ = lock.unlock()?,
+        Err(_) => {}
+    }
     // Each client stands in the queue as another process would.
     let client = Client::connect(url)?;
-    let waiter = client.mutex(name, LEASE)?;
+    let waiter = client.mutex(name, lease)?;
     let mut times = Vec::new();
     let mut address = None;
     for _ in 0..WAKE_UPS {
         // A client that has handed the lock on would queue for it, without an address if the waiter
         // has the only port, and be seen there.
-        let holder = Client::connect(url)?.mutex(name, LEASE)?;
+        let holder = Client::connect(url)?.mutex(name, lease)?;
         let mut lock = holder.lock()?;
         let over = AtomicBool::new(false);
         let (heard_at, took) = thread::scope(|scope| {

@@ -8,7 +8,7 @@ use memlock_core::semaphore::Holder;
 use memlock_core::{Client, Guard, Mutex, Report, Request, Semaphore, Wait};
 
 use crate::args::Run;
-use crate::connect::server_of;
+use crate::connect::{server_of, usual_lease};
 use crate::duration::date;
 use crate::exit::CliError;
 use crate::show::{holder_of, process};
@@ -35,8 +35,8 @@ impl Target {
     pub(super) fn new(client: &Client, args: &Run) -> Result<Target, CliError> {
         let name = args.name.as_bytes();
         // A limit of the holding time limits the lease, too.
-        let lease =
-            args.max_hold.map_or(args.lease, |longest| longest.max(MIN_LEASE).min(args.lease));
+        let lease = args.lease.unwrap_or_else(|| usual_lease(client));
+        let lease = args.max_hold.map_or(lease, |longest| longest.max(MIN_LEASE).min(lease));
         let (what, key) = if args.semaphore.is_none() && args.permits.is_none() {
             (What::Lock(client.mutex(name, lease)?), client.keys().lock(name))
         } else {

@@ -20,7 +20,7 @@ pub fn mutex_lock(name: &[u8], duration: Duration) -> Result<Report> {
     lock(name, duration, &Wait::FOREVER)
 }
 
-/// As [`mutex_lock`], but tries once: [`Answer::Ok`] or [`Answer::Busy`].
+/// As [`mutex_lock`], but tries once: [`Answer::Ok`], [`Answer::Busy`] or [`Answer::Recovering`].
 ///
 /// # Errors
 /// As [`Mutex::lock_with`](crate::Mutex::lock_with).

@@ -34,8 +34,8 @@ pub fn semaphore_acquire(name: &[u8], duration: Duration) -> Result<Report> {
     acquire(name, duration, &Wait::FOREVER)
 }
 
-/// As [`semaphore_acquire`], but tries once: [`Answer::Ok`], [`Answer::Busy`] or
-/// [`Answer::NotFound`].
+/// As [`semaphore_acquire`], but tries once: [`Answer::Ok`], [`Answer::Busy`],
+/// [`Answer::Recovering`] or [`Answer::NotFound`].
 ///
 /// # Errors
 /// As [`Semaphore::acquire_with`].

@@ -35,6 +35,10 @@ pub enum Answer {
     NotFound = 7,
     /// The wait was cancelled.
     Interrupted = 8,
+    /// The server was started a short while ago, and gives no new grants until all leases of its
+    /// earlier life have ended; the call was to make one attempt. See `guard=` in the documentation
+    /// of URLs.
+    Recovering = 9,
     /// A NULL, an empty or over-long name, or a duration below one second or too large.
     Invalid = -1,
     /// No server could be reached; nothing was changed.
@@ -77,6 +81,9 @@ impl Answer {
                   or was torn down."
             }
             Answer::Interrupted => c"The wait was cancelled.",
+            Answer::Recovering => {
+                c"The server was started a short while ago, and gives no new grants yet."
+            }
             Answer::Invalid => c"An argument is not valid.",
             Answer::Unreachable => c"The server cannot be reached; nothing was changed.",
             Answer::Unknown => {
@@ -93,7 +100,7 @@ impl Answer {
     }
 
     /// All answers.
-    pub const ALL: [Answer; 16] = [
+    pub const ALL: [Answer; 17] = [
         Answer::Ok,
         Answer::Busy,
         Answer::TimedOut,
@@ -103,6 +110,7 @@ impl Answer {
         Answer::Lost,
         Answer::NotFound,
         Answer::Interrupted,
+        Answer::Recovering,
         Answer::Invalid,
         Answer::Unreachable,
         Answer::Unknown,

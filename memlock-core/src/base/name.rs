@@ -59,6 +59,8 @@ fn check_length(what: &str, bytes: &[u8]) -> Result<()> {
 
 /// The end of the key of a queue.
 const QUEUE: &str = "%wait";
+/// The key of the item in which the clients of a server agree, behind the prefix.
+const CONFIG: &str = "memlock%config";
 
 /// A key as sent to the server: 1 to 250 bytes, each from `!` to `~`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -233,6 +235,11 @@ impl Keyspace {
     /// The key of an item that belongs to a store. No name produces it: a `%` in a name is encoded.
     pub fn internal(&self, word: &str) -> Key {
         Key::new(format!("{}%{word}", self.prefix))
+    }
+
+    /// The key of the item in which the clients of a server agree on what they all have to know.
+    pub fn config(&self) -> Key {
+        Key::new(format!("{}{CONFIG}", self.prefix))
     }
 
     fn key(&self, family: &str, name: &[u8]) -> Key {

@@ -299,7 +299,7 @@ impl<K: Kind> LeaseGuard<K> {
     /// extended; rely on the shorter of the two leases, as [`LeaseGuard::remaining`] does.
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
         call(|| {
-            let lease = Lease::new(lease)?;
+            let lease = self.kind.target().context.guarantees().lease(lease)?;
             if !self.is_ours_to_use() {
                 return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
             }

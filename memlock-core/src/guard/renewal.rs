@@ -41,7 +41,7 @@ mod round;
 
 use entry::{RenewalEntry, RenewalState};
 pub use notice::{Notice, RenewOptions};
-use renewable::{Renewable, RenewableKind};
+use renewable::{Check, Renewable, RenewableKind};
 
 /// A lock or permits whose lease is renewed until they are released or dropped. It can be used from
 /// any number of threads at once. The methods' documentation says "the lock" for both.
@@ -166,13 +166,22 @@ impl Renewal {
             // A caller that only reads the state must not wait for the server.
             let check = self.entry.held().as_ref().map(|held| held.checker());
             let Some(check) = check else { return Ok(false) };
-            let there = check()?;
+            let mut there = check()?;
+            if !there && let Some(put_back) = self.reclaimer() {
+                there = put_back()?;
+            }
             // The lock may have been released, or found lost, meanwhile.
             if !there && self.is_held() {
                 self.entry.note(Loss::Gone);
             }
             Ok(there && self.is_held())
         })
+    }
+
+    /// Puts the lock back that a server has forgotten, unless it is being released.
+    fn reclaimer(&self) -> Option<Check> {
+        let mut held = self.entry.held();
+        held.as_mut().filter(|held| !held.remaining().is_zero())?.reclaimer()
     }
 
     /// Why the lock was lost, if it was. No I/O.

@@ -65,12 +65,8 @@ impl Counter {
     pub fn set_up(&self, permits: u64) -> Result<bool> {
         call(|| {
             let value = permits.to_string();
-            let add = Op::Add {
-                key: &self.target.key,
-                value: value.as_bytes(),
-                expiry: Expiry::Never,
-                returns: Returns::Nothing,
-            };
+            let (key, value) = (&self.target.key, value.as_bytes());
+            let add = Op::add(key, value, Expiry::Never, Returns::Nothing);
             match self.target.one(add) {
                 Ok(reply) => Ok(reply == Reply::Written),
                 Err(failure) => Err(self.said("Setting up", failure.error)),

@@ -29,6 +29,7 @@ pub(super) fn acquire<G: Acquire>(
             Some(guard) => Waited::Done(guard),
             // An interrupted attempt has not found out whether the target is available.
             None if interruption.was_seen() => Waited::Interrupted,
+            None if acquire.recovers() => Waited::Recovering,
             None => Waited::Busy,
         });
     }

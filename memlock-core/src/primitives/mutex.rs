@@ -31,6 +31,7 @@ mod attempt;
 mod hand_off;
 mod handle;
 mod lock;
+mod reclaim;
 mod release;
 mod renew;
 mod reserve;

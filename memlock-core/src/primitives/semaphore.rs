@@ -50,6 +50,7 @@ mod manage;
 mod member;
 mod operation;
 mod permit;
+mod reclaim;
 pub(crate) mod record;
 mod release;
 mod renew;

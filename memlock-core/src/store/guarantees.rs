@@ -3,8 +3,11 @@
 
 use std::time::Duration;
 
-use crate::clock::{Moment, whole_seconds};
+use super::recovery::Guard;
+use crate::clock::{Moment, brief, whole_seconds};
+use crate::error::{Error, Result};
 use crate::lease::{DRIFT, Lease};
+use crate::mutation::{self, Mutation};
 
 /// What a store promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +33,9 @@ pub struct Guarantees {
     pub fences_rise: FencesRise,
     /// Whether requests of several processes are carried out in the order of sending.
     pub order: Order,
+    /// The promise of all clients that no lease is longer, so that locks survive what the server
+    /// does not remember; `None`: they do not.
+    pub guard: Option<Guard>,
     /// The longest key, in bytes.
     pub longest_key: usize,
     /// The longest value, in bytes.
@@ -106,6 +112,25 @@ impl Guarantees {
         whole.saturating_add(self.clock_error).saturating_add(drift)
     }
 
+    /// Checks a lease that is to be requested.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a lease that no store gives, or that is
+    /// longer than the guard.
+    pub fn lease(&self, duration: Duration) -> Result<Lease> {
+        let lease = Lease::new(duration)?;
+        let longest = self.guard.map_or(Duration::MAX, Guard::longest_lease);
+        if duration <= longest || mutation::has(Mutation::LeaseBeyondTheGuard) {
+            return Ok(lease);
+        }
+        Err(Error::invalid(format!(
+            "The lease of {} is longer than the guard of {}: ask for a shorter one, and extend it or \
+             let it be renewed; or set a longer guard= for all clients.",
+            brief(duration),
+            brief(longest)
+        )))
+    }
+
     /// How many seconds of the server's clock, beginning with the second that it shows, an item
     /// must be stored for to exist for at least `lease`. For records that note ends in whole
     /// seconds.
@@ -170,12 +195,12 @@ impl Guarantees {
             Some(delay) => format!("replies after more than {} are verified", in_units(delay)),
             None => "the clock cannot stand still".to_owned(),
         };
-        let restart = match self.survives {
-            Survives::Nothing => "all locks are lost",
-            Survives::Persisted => "what the server has saved survives",
-            Survives::Restart => "locks survive, until the host is rebooted",
-            Survives::CleanRestart => "locks survive a clean restart, and are lost in a crash",
-            Survives::Crash => "locks survive, also a crash",
+        let restart = match (self.guard, self.survives) {
+            (Some(guard), _) => format!(
+                "holders put their locks back; new ones are given after {}",
+                in_units(guard.longest_lease())
+            ),
+            (None, survives) => without_guard(survives).to_owned(),
         };
         let evictions = if self.evicts { "unless the server refuses when full" } else { "never" };
         let fences = match self.fences_rise {
@@ -187,10 +212,21 @@ impl Guarantees {
             ("scope", scope.to_owned()),
             ("expiry", expiry),
             ("stalls", stalls),
-            ("restart", restart.to_owned()),
+            ("restart", restart),
             ("evictions", evictions.to_owned()),
             ("fences", fences.to_owned()),
         ]
+    }
+}
+
+/// What becomes of locks when the server, or the process that keeps the items, ends.
+fn without_guard(survives: Survives) -> &'static str {
+    match survives {
+        Survives::Nothing => "all locks are lost",
+        Survives::Persisted => "what the server has saved survives",
+        Survives::Restart => "locks survive, until the host is rebooted",
+        Survives::CleanRestart => "locks survive a clean restart, and are lost in a crash",
+        Survives::Crash => "locks survive, also a crash",
     }
 }
 
@@ -212,6 +248,8 @@ mod tests {
     const SECTIONS: &[(&str, &str)] = &[
         #[cfg(feature = "memcached")]
         ("memcached", "memcached://h"),
+        #[cfg(feature = "memcached")]
+        ("memcached with `guard=60s`", "memcached://h?guard=60s"),
         ("Memory", "memory://x"),
         #[cfg(feature = "postgresql")]
         ("PostgreSQL", "postgresql://u@h"),

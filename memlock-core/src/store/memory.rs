@@ -29,6 +29,7 @@ const GUARANTEES: Guarantees = Guarantees {
     evicts: false,
     fences_rise: FencesRise::WhileClocksDo,
     order: Order::Sent,
+    guard: None,
     longest_key: 250,
     longest_value: usize::MAX,
 };
@@ -130,7 +131,7 @@ impl Memory {
             |version: Version| found.is_some_and(|kept| self.version(kept.number) == version);
         Ok(match *op {
             Op::Add { .. } if found.is_some() => Reply::Exists,
-            Op::Add { key, value, expiry, returns } => {
+            Op::Add { key, value, expiry, returns, .. } => {
                 self.stored(items.store(key, value.to_vec(), self.expires(now, expiry)), returns)
             }
             Op::Get { .. } => match found {

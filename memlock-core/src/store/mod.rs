@@ -25,6 +25,7 @@ mod mysql;
 mod ops;
 #[cfg(feature = "postgresql")]
 mod postgresql;
+pub mod recovery;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(any(feature = "memcached", feature = "mysql", feature = "postgresql", feature = "redis"))]
@@ -39,7 +40,8 @@ mod url;
 
 pub use admin::Node;
 pub use guarantees::{ClockOf, FencesRise, Guarantees, Order, Scope, Survives};
-pub use ops::{Epoch, Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
+pub use ops::{Admission, Epoch, Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
+pub use recovery::Recovery;
 pub use route::Route;
 pub(crate) use url::Url;
 pub use url::without_password;
@@ -96,6 +98,19 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// without a request; rather too late than too early. [`Expiry::At`] refers to this time.
     /// `None` before the first contact.
     fn time(&self, route: Route) -> Option<Duration>;
+
+    /// If the server that owns `route` gives no new grants yet, for how long, as far as known
+    /// without a request.
+    fn recovery(&self, _route: Route) -> Option<Recovery> {
+        None
+    }
+
+    /// For how long the server that owns `route` gives no new grants yet in this life, at most, as
+    /// far as known without a request: for the whole time, if the last life that was seen is
+    /// another one. Zero if it gives them.
+    fn recovers_for(&self, _route: Route, _life: Epoch) -> Duration {
+        Duration::ZERO
+    }
 
     /// The address from which this process last connected to the server that owns `route`: the
     /// address at which other clients of that server can most likely reach this process. `None` if

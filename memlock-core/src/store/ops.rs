@@ -20,6 +20,8 @@ pub enum Op<'a> {
         expiry: Expiry,
         /// What the reply has to contain.
         returns: Returns,
+        /// In which states of the server: otherwise [`Reply::NotAdmitted`].
+        admission: Admission,
     },
     /// Reads the item: [`Reply::Value`] or [`Reply::Missing`].
     Get {
@@ -78,6 +80,11 @@ pub enum Op<'a> {
 }
 
 impl<'a> Op<'a> {
+    /// Adds an item, whatever the state of the server.
+    pub fn add(key: &'a Key, value: &'a [u8], expiry: Expiry, returns: Returns) -> Op<'a> {
+        Op::Add { key, value, expiry, returns, admission: Admission::Always }
+    }
+
     /// Reads an item, without a fence.
     pub fn get(key: &'a Key) -> Op<'a> {
         Op::Get { key, fence: false }
@@ -122,6 +129,19 @@ impl<'a> Op<'a> {
             _ => false,
         }
     }
+}
+
+/// In which states of the server an item is added. On a store without a
+/// [`Guard`](super::recovery::Guard) no server ever recovers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Admission {
+    /// In all of them.
+    Always,
+    /// It is a new grant: not while the server recovers.
+    Grant,
+    /// It puts back what was granted or confirmed in this earlier life: only in another life, and
+    /// only while the server recovers.
+    Reclaim(Epoch),
 }
 
 /// What the reply to a store operation has to contain. A store may save work for what is not
@@ -170,6 +190,8 @@ pub enum Reply {
     Missing,
     /// The item has another version, or this version belongs to another epoch of the server.
     VersionMismatch,
+    /// The server was not asked, because of its state: see [`Admission`].
+    NotAdmitted,
     /// The item was removed.
     Deleted,
     /// The item.

@@ -32,6 +32,11 @@ pub(crate) trait Acquire {
         false
     }
 
+    /// Whether the last attempt failed because the server gives no new grants yet.
+    fn recovers(&self) -> bool {
+        false
+    }
+
     /// Whether the wait can continue after an attempt that failed with this error: a later attempt
     /// can find out whether the target was granted.
     fn can_go_on_after(&self, error: &Error) -> bool {

@@ -88,6 +88,9 @@ pub enum Waited<T> {
     TimedOut,
     /// The wait was cancelled.
     Interrupted,
+    /// The server gives no new grants yet, and the call was to make one attempt: see
+    /// [`Answer::Recovering`].
+    Recovering,
 }
 
 impl<T> Waited<T> {
@@ -102,13 +105,14 @@ impl<T> Waited<T> {
     /// The acquired value, or the answer that explains why there is none.
     ///
     /// # Errors
-    /// [`Answer::Busy`], [`Answer::TimedOut`] or [`Answer::Interrupted`].
+    /// [`Answer::Busy`], [`Answer::TimedOut`], [`Answer::Interrupted`] or [`Answer::Recovering`].
     pub fn into_result(self) -> Result<T, Answer> {
         match self {
             Waited::Done(value) => Ok(value),
             Waited::Busy => Err(Answer::Busy),
             Waited::TimedOut => Err(Answer::TimedOut),
             Waited::Interrupted => Err(Answer::Interrupted),
+            Waited::Recovering => Err(Answer::Recovering),
         }
     }
 }

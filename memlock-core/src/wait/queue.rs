@@ -72,7 +72,7 @@ impl Queue<'_> {
         inspection: Op<'_>,
     ) -> std::result::Result<(usize, Reply), Failure> {
         let key = self.key;
-        let add = Op::Add { key, value: b"", expiry: EXPIRY, returns: Returns::Version };
+        let add = Op::add(key, b"", EXPIRY, Returns::Version);
         let enter =
             if front { Op::Prepend { key, value: line } } else { Op::Append { key, value: line } };
         if let Some(before) = behind {

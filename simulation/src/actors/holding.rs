@@ -6,7 +6,7 @@ use std::time::Duration;
 use memlock_core::{Error, ErrorKind, Extension, Guard, Release};
 
 use super::actor::Actor;
-use super::context::{LEASES, duration, here, in_world, report_violation, sleep_for, trace};
+use super::context::{duration, here, in_world, report_violation, sleep_for, trace};
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 use crate::world::with;
 
@@ -59,11 +59,12 @@ impl Actor {
     /// Returns the lease of the extension, if it succeeded; `None` if the hold is over.
     fn extend(&mut self, hold: u64) -> Option<Option<Nanos>> {
         let mut held = self.held_slot().take()?;
-        let lease = if self.rng.permille(400) { SECOND } else { self.rng.pick(&LEASES) };
+        let lease = if self.rng.permille(400) { SECOND } else { self.lease() };
         let (task, process, begun) = here();
         with(|world| {
             world.oracle.semaphores.leases(process, task, begun, lease);
             world.oracle.pauses_using(hold, begun, false);
+            world.oracle.extends(hold);
         });
         let extended = held.extend(duration(lease));
         trace(|| format!("extending by {:.1} s is answered {extended:?}", lease as f64 / 1e9));
@@ -80,7 +81,12 @@ impl Actor {
             Err(ref error) => self.failed(hold, begun, error),
         }
         let until = in_world(held.deadline());
-        with(|world| world.oracle.uses(hold, until));
+        with(|world| {
+            world.oracle.uses(hold, until);
+            if extended.is_ok() {
+                world.oracle.told_unbroken(hold);
+            }
+        });
         *self.held_slot() = Some(held);
         Some(extended.is_ok().then_some(lease))
     }

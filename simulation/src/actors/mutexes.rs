@@ -3,14 +3,14 @@
 use memlock_core::{ErrorKind, Lock, Wait, Waited};
 
 use super::actor::Actor;
-use super::context::{LEASES, duration, here, in_step, in_world, report_violation, trace};
+use super::context::{duration, here, in_step, in_world, report_violation, trace};
 use crate::oracle::Refusal;
 use crate::time::{MILLI, Nanos, SECOND};
 use crate::world::with;
 
 impl Actor {
     pub(super) fn use_mutex(&mut self, name: &str) {
-        let lease = self.rng.pick(&LEASES);
+        let lease = self.lease();
         let rush = with(|world| world.scenario.rush.is_some());
         let limit = match self.rng.within(0..20) {
             _ if rush => None,
@@ -18,8 +18,11 @@ impl Actor {
             4..=8 => Some(0),
             _ => Some(in_step(self.rng.spread(20 * MILLI, 7 * SECOND))),
         };
+        let beyond = with(|world| world.scenario.guard).filter(|_| self.rng.permille(30));
+        let lease = beyond.map_or(lease, |guard| guard + 4 * SECOND);
         let mutex = match self.client.mutex(name, duration(lease)) {
             Ok(mutex) => mutex,
+            Err(error) if beyond.is_some() && error.kind() == ErrorKind::Invalid => return,
             Err(error) => return report_violation(format!("a mutex was refused: {error}")),
         };
         let wait = limit.map_or(Wait::FOREVER, |limit| Wait::at_most(duration(limit)));
@@ -31,6 +34,7 @@ impl Actor {
             Ok(Waited::Busy) => Refusal::Busy,
             Ok(Waited::TimedOut) => Refusal::TimedOut,
             Ok(Waited::Interrupted) => Refusal::Interrupted,
+            Ok(Waited::Recovering) => Refusal::Recovering,
             Err(error) => {
                 trace(|| format!("error: {error}"));
                 match error.kind() {

@@ -6,9 +6,7 @@ use std::sync::PoisonError;
 use memlock_core::{ErrorKind, Permit, Request, Wait, Waited};
 
 use super::actor::Actor;
-use super::context::{
-    LEASES, check_error, duration, here, in_step, in_world, report_violation, trace,
-};
+use super::context::{check_error, duration, here, in_step, in_world, report_violation, trace};
 use super::opened::Opened;
 use crate::oracle::{PermitRequest, Refusal};
 use crate::time::{MILLI, Nanos, SECOND};
@@ -70,7 +68,7 @@ impl Actor {
         several: bool,
         priorities: bool,
     ) {
-        let lease = self.rng.pick(&LEASES);
+        let lease = self.lease();
         let limit = match self.rng.within(0..20) {
             0..=3 => None,
             4..=8 => Some(0),
@@ -104,6 +102,7 @@ impl Actor {
             Ok(Waited::Busy) => Refusal::Busy,
             Ok(Waited::TimedOut) => Refusal::TimedOut,
             Ok(Waited::Interrupted) => Refusal::Interrupted,
+            Ok(Waited::Recovering) => Refusal::Recovering,
             Err(error) => {
                 trace(|| format!("error: {error}"));
                 match error.kind() {

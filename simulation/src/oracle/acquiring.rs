@@ -39,6 +39,10 @@ impl Oracle {
         }
         let lost =
             matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
+        let forgotten = matches!(
+            self.tokens.get(&token),
+            Some(Token { gone: Some((_, Cause::Forgotten)), .. })
+        );
         let lock = self.locks.entry(call.key.clone()).or_default();
         lock.irregular += u64::from(call.limit == Some(0));
         if until > now && !lost {
@@ -52,6 +56,7 @@ impl Oracle {
             }
             lock.greatest_fence = lock.greatest_fence.max(fence);
         }
-        self.holds(HoldInterval { lost, ..HoldInterval::new(call.process, call.key, token, until) })
+        let hold = HoldInterval::new(call.process, call.key, token, until);
+        self.holds(HoldInterval { lost, forgotten, since: now, ..hold })
     }
 }

@@ -24,6 +24,7 @@ pub(crate) enum Refusal {
     Busy,
     TimedOut,
     Interrupted,
+    Recovering,
     Unreachable,
     Unknown,
     Invalid,

@@ -42,13 +42,11 @@ impl Oracle {
         if before == after {
             return;
         }
-        if let (Some(token), Some(Requester { process, task, sent })) = (&after, by) {
-            let task = before.is_none().then_some(task);
-            let again = self.tokens.contains_key(token);
-            let candidates = BTreeSet::new();
-            let written =
-                Token { process, task, candidates, ends: 0, sent, written: now, gone: None, again };
-            self.tokens.insert(token.clone(), written);
+        if let (Some(token), None) = (&after, &before) {
+            self.check_grant_in_recovery(&change.key, token, now, server);
+        }
+        if let (Some(token), Some(by)) = (&after, by) {
+            self.note_written(token, change, now, by, server);
         }
         if let Some(token) = &before {
             self.check_removal(token, change, by);
@@ -59,6 +57,53 @@ impl Oracle {
         if change.cause == Cause::Expiry {
             let lock = self.locks.entry(change.key.clone()).or_default();
             (lock.last_expiry, lock.irregular) = (Some(now), lock.irregular + 1);
+        }
+    }
+
+    /// Records a token that was written: for a grant, or to put back what its holder had.
+    fn note_written(
+        &mut self,
+        token: &str,
+        change: &Change,
+        now: Nanos,
+        Requester { process, task, sent }: Requester,
+        server: &Server,
+    ) {
+        let task = token_of(change.before.as_deref()).is_none().then_some(task);
+        let again = self.tokens.contains_key(token);
+        let life = server.life().pid;
+        let known = self.tokens.get(token).filter(|known| known.life != life);
+        let is_put_back = known.is_some();
+        let is_released = matches!(known.and_then(|it| it.gone), Some((_, Cause::Command)));
+        for hold in self.holds.values_mut().filter(|hold| hold.token == *token) {
+            (hold.forgotten, hold.is_late) =
+                (false, hold.is_late || is_put_back && (1..now).contains(&hold.until));
+        }
+        let (candidates, ends, gone) = (BTreeSet::new(), 0, None);
+        let written =
+            Token { process, task, candidates, ends, sent, written: now, gone, again, life };
+        self.tokens.insert(token.to_owned(), written);
+        if is_released {
+            let key = &change.key;
+            let what = format!("{key} was put back as {token}, which was released before");
+            self.report_violation(what);
+        }
+    }
+
+    /// A server that is younger than the guard stores only what was held before.
+    pub(crate) fn check_grant_in_recovery(
+        &mut self,
+        key: &str,
+        token: &str,
+        now: Nanos,
+        server: &Server,
+    ) {
+        let age = server.started.map_or(Nanos::MAX, |started| now.saturating_sub(started));
+        let is_known = self.tokens.contains_key(token);
+        if self.guard.is_some_and(|guard| age < guard) && !is_known {
+            let age = age as f64 / 1e9;
+            let what = format!("{key} was granted to {token} {age:.3} s after a restart");
+            self.report_violation(what);
         }
     }
 

@@ -18,9 +18,10 @@ impl Oracle {
         self.semaphores.killed(process, now);
     }
 
-    pub(crate) fn restarted(&mut self) {
+    /// The server was restarted. With a guard its holders may rely on what it has forgotten.
+    pub(crate) fn restarted(&mut self, is_guarded: bool) {
         for hold in self.holds.values_mut() {
-            hold.lost = true;
+            (hold.lost, hold.forgotten) = (hold.lost | !is_guarded, is_guarded);
         }
     }
 }

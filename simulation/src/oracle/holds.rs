@@ -16,7 +16,7 @@ impl Oracle {
             if !hold.using || hold.lost || hold.until <= now {
                 continue;
             }
-            if !self.is_valid(hold, server) {
+            if !hold.forgotten && !self.is_valid(hold, server) {
                 let found = self.found(hold, server);
                 let what = format!(
                     "process {} holds {} as {} for {:.6} s yet, but on the server {found} has it",
@@ -29,6 +29,25 @@ impl Oracle {
             }
         }
         self.check_sums(now);
+        self.check_exclusion(now);
+    }
+
+    /// No mutex has two holders that rely on it, whatever the server has.
+    fn check_exclusion(&mut self, now: Nanos) {
+        let valid = |hold: &&HoldInterval| hold.using && !hold.lost && hold.until > now;
+        let mut holders: BTreeMap<&str, &HoldInterval> = BTreeMap::new();
+        let mut second = None;
+        for hold in self.holds.values().filter(valid).filter(|hold| hold.permits.is_none()) {
+            if let Some(other) = holders.insert(&hold.key, hold) {
+                second = Some(format!(
+                    "processes {} and {} hold {} at once, as {} and {}",
+                    other.process, hold.process, hold.key, other.token, hold.token
+                ));
+            }
+        }
+        if let Some(what) = second {
+            self.report_violation(what);
+        }
     }
 
     /// No more permits are held than there are.
@@ -97,19 +116,48 @@ impl Oracle {
         }
     }
 
-    /// The holder relies on it again, until `until`.
-    pub(crate) fn uses(&mut self, hold: u64, until: Nanos) {
+    /// The holder begins to extend it.
+    pub(crate) fn extends(&mut self, hold: u64) {
         if let Some(hold) = self.holds.get_mut(&hold) {
-            (hold.using, hold.until) = (true, until);
+            hold.extending = true;
         }
     }
 
-    /// A request of this process that may have released the lock had no answer.
-    pub(crate) fn is_in_doubt(&mut self, process: usize, key: &str) {
+    /// The holder relies on it again, until `until`.
+    pub(crate) fn uses(&mut self, hold: u64, until: Nanos) {
+        if let Some(hold) = self.holds.get_mut(&hold) {
+            (hold.using, hold.until, hold.extending) = (true, until, false);
+        }
+    }
+
+    /// The holder was told that it has held it without a break. After a restart of the server its
+    /// token alone does not prove that.
+    pub(crate) fn told_unbroken(&mut self, number: u64) {
+        let Some(hold) = self.holds.get(&number).filter(|hold| hold.permits.is_none()) else {
+            return;
+        };
+        if hold.is_late {
+            let what = format!("{} was extended, and was put back after its lease", hold.key);
+            return self.report_violation(what);
+        }
+        let Some(lock) = self.locks.get(&hold.key) else { return };
+        let mut later = lock.past.iter().filter(|(time, _)| *time > hold.since);
+        let other = later.find_map(|(_, owner)| {
+            owner.as_deref().filter(|owner| *owner != hold.token && !owner.starts_with("waiter"))
+        });
+        if let Some(other) = other.filter(|_| !hold.lost) {
+            let what = format!("{} was held by {other} while {} had it", hold.key, hold.token);
+            self.report_violation(what);
+        }
+    }
+
+    /// A request of this process about the lock had no answer. `writes`: it may have released it.
+    pub(crate) fn is_in_doubt(&mut self, process: usize, key: &str, writes: bool) {
         for hold in
             self.holds.values_mut().filter(|hold| hold.process == process && hold.key == key)
         {
-            hold.in_doubt = hold.releasing.is_some();
+            hold.unsure |= hold.releasing.is_some() || hold.extending;
+            hold.in_doubt |= writes && hold.releasing.is_some();
         }
     }
 
@@ -121,8 +169,13 @@ impl Oracle {
         let again = self.tokens.get(&hold.token).is_some_and(|token| token.written >= begun);
         let violation = match self.tokens.get(&hold.token).and_then(|token| token.gone) {
             _ if there => (!again).then_some("it is still there"),
+            _ if hold.is_late => Some("it was put back after its lease"),
             Some((when, Cause::Expiry | Cause::Loss)) if when < begun && !hold.in_doubt => {
                 Some("it was lost before that")
+            }
+            // A renewed hold has no end any more once its release begins.
+            Some((_, Cause::Forgotten)) if (1..=begun).contains(&hold.until) && !hold.in_doubt => {
+                Some("its lease had ended, and the server had forgotten it")
             }
             None => Some("it was never there"),
             _ => None,
@@ -135,6 +188,12 @@ impl Oracle {
     pub(crate) fn told_lost(&mut self, hold: u64, now: Nanos, server: &Server) {
         self.tally.lost += 1;
         let Some(hold) = self.holds.remove(&hold) else { return };
+        if hold.forgotten && !hold.lost && !hold.unsure && now < hold.until {
+            return self.report_violation(format!(
+                "{} was called lost, and its holder could have put it back",
+                hold.key
+            ));
+        }
         let again = self.tokens.get(&hold.token).is_some_and(|token| token.again);
         if self.is_there(&hold, server) && !again {
             return self
@@ -152,6 +211,7 @@ impl Oracle {
             && now < hold.until
             && hold.releasing.is_some()
             && !hold.lost
+            && !hold.forgotten
         {
             self.report_violation(format!(
                 "{} was called lost, and its holder had released it",

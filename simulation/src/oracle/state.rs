@@ -42,6 +42,10 @@ pub(crate) struct Oracle {
     /// Which processes have one thread.
     pub(crate) single: Vec<bool>,
     pub(crate) fault_free: bool,
+    /// The guard on which the clients agree.
+    pub(crate) guard: Option<Nanos>,
+    /// Until when clients may think that the server recovers.
+    pub(crate) recovers_until: Nanos,
     /// All waiters are reachable by wake-up messages.
     pub(crate) all_reachable: bool,
 }
@@ -77,6 +81,8 @@ impl Oracle {
             lateness: Lateness::of(scenario),
             asked: BTreeMap::new(),
             fault_free: scenario.fault_free,
+            guard: scenario.guard,
+            recovers_until: 0,
             single: scenario.processes.iter().map(|&(_, threads)| threads == 1).collect(),
             all_reachable: !scenario.has_unreachable(),
         }

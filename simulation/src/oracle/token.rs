@@ -23,6 +23,8 @@ pub(crate) struct Token {
     pub(crate) sent: Nanos,
     pub(crate) written: Nanos,
     pub(crate) gone: Option<(Nanos, Cause)>,
+    /// The server's life in which it was written.
+    pub(crate) life: u64,
 }
 
 /// The token of the holder; none if the lock is reserved.

@@ -45,6 +45,7 @@ impl Oracle {
             Refusal::Unreachable => token_of(server.value(key))
                 .filter(|token| mine(token))
                 .map(|token| format!("the server of {key} was called unreachable, yet it has {token} of that call")),
+            Refusal::Recovering => self.check_recovering(key, call.begun),
             Refusal::Unknown if self.fault_free => Some(format!("there was no fault, yet the outcome for {key} is unknown")),
             Refusal::Invalid | Refusal::NotFound | Refusal::Other => Some(format!("the call for {key} failed without a possible cause")),
             _ => None,
@@ -52,6 +53,12 @@ impl Oracle {
         if let Some(violation) = violation {
             self.report_violation(violation);
         }
+    }
+
+    /// Callers are told that a server recovers only while it may.
+    pub(crate) fn check_recovering(&self, key: &str, begun: Nanos) -> Option<String> {
+        let may = self.guard.is_some() && begun < self.recovers_until;
+        (!may).then(|| format!("the server of {key} was said to recover, and it does not"))
     }
 
     /// Whether another holder, or a reservation, had it at some time since then.

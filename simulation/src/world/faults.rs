@@ -4,6 +4,7 @@ use super::event::{Event, Todo};
 use super::process::Process;
 use super::state::World;
 use crate::scenario::Fault;
+use crate::server::Cause;
 use crate::time::{MICRO, MILLI, Nanos, SECOND};
 
 impl World {
@@ -39,6 +40,8 @@ impl World {
                 }
             }
             Fault::Stall(length) => {
+                // A clock that stands still makes the server seem younger.
+                self.oracle.recovers_until += length;
                 self.stalled_until = until(self, length);
                 self.note_fault(self.stalled_until);
                 // The server's clock continues a moment after its threads do.
@@ -49,14 +52,17 @@ impl World {
                 // The new server's clock runs at once.
                 (self.stalled_until, self.clock_back) = (0, 0);
                 self.down_until = until(self, length);
-                self.note_fault(self.down_until);
-                self.server.restart(self.down_until);
-                self.oracle.restarted();
+                let recovered = self.down_until + self.scenario.recovery();
+                self.note_fault(recovered);
+                let is_guarded = self.scenario.guard.is_some();
+                self.server.restart(self.down_until, is_guarded);
+                self.oracle.recovers_until = self.oracle.recovers_until.max(recovered);
+                self.oracle.restarted(is_guarded);
                 self.at(self.down_until, Event::Back);
             }
             Fault::Flush => {
                 self.note_fault(self.now);
-                self.server.flush();
+                self.server.flush(Cause::Loss);
             }
             Fault::Evict(which) => {
                 self.note_fault(self.now);

@@ -116,7 +116,12 @@ impl World {
 
     fn dialled(&mut self, process: usize) {
         if self.down_until <= self.now {
-            self.processes[process].connection = Some(self.server.life());
+            let life = self.server.life();
+            self.processes[process].connection = Some(life);
+            if let Some(guard) = self.scenario.guard() {
+                let (age, at) = (Life::age(self.server.uptime()), self.moment(process));
+                self.processes[process].observed.connected(guard, life.epoch(), age, at);
+            }
         }
     }
 
@@ -247,6 +252,11 @@ impl World {
         }
     }
 
+    /// A command of this process got no answer.
+    pub(crate) fn is_in_doubt(&mut self, process: usize, command: &Command) {
+        self.oracle.is_in_doubt(process, command.key(), command.may_release());
+    }
+
     /// The result of a request, if it has ended by now.
     fn collect(
         &mut self,
@@ -265,12 +275,7 @@ impl World {
         }
         request.given_up = true;
         for command in &request.sent_all {
-            if let Command::Delete { key, .. }
-            | Command::CompareAndSet { key, .. }
-            | Command::Put { key, .. } = command
-            {
-                self.oracle.is_in_doubt(request.process, key);
-            }
+            self.oracle.is_in_doubt(request.process, command.key(), command.may_release());
         }
         let process = request.process;
         self.processes[process].connection = None;

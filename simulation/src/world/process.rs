@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use memlock_core::notify::{ReachRecord, WakeMessage};
 use memlock_core::store::memcached::Life;
+use memlock_core::store::recovery::Observed;
 use memlock_core::wait_id::WaitId;
 
 use crate::time::Nanos;
@@ -19,6 +20,8 @@ pub(crate) struct Process {
     pub(crate) paused_until: Nanos,
     /// The incarnation of the server that it is connected to.
     pub(crate) connection: Option<Life>,
+    /// What it has seen of the server's recovery.
+    pub(crate) observed: Observed,
     pub(crate) reach: ReachRecord,
 }
 

@@ -2,8 +2,11 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::time::Duration;
 
+use memlock_core::clock::Moment;
 use memlock_core::notify::{ReachRecord, WakeMessage};
+use memlock_core::store::recovery::Observed;
 use memlock_core::wait_id::WaitId;
 
 use super::event::Event;
@@ -61,7 +64,7 @@ impl World {
             events: BinaryHeap::new(),
             sequence: 0,
             rng,
-            server: Server::new(SECOND, server_ahead, tick),
+            server: Server::new(SECOND, server_ahead, tick, scenario.guard.is_some()),
             down_until: 0,
             stalled_until: 0,
             clock_back: 0,
@@ -117,6 +120,7 @@ impl World {
             generation,
             paused_until: 0,
             connection: None,
+            observed: Observed::default(),
             reach: ReachRecord::default(),
         });
         self.processes.len() - 1
@@ -150,6 +154,11 @@ impl World {
 
     pub(crate) fn sleeps_on(&mut self, listener: usize, sleeps: bool) {
         self.listeners[listener].sleeper = self.current.filter(|_| sleeps);
+    }
+
+    /// What the clock of a process shows.
+    pub(crate) fn moment(&self, process: usize) -> Moment {
+        Moment::from_boot(Duration::from_nanos(self.local(self.processes[process].host)))
     }
 
     /// The clock of a host at the current time of the world.

@@ -161,7 +161,7 @@ impl Bench {
     pub(crate) fn append(&self, value: &[u8]) {
         let (key, expiry) = (&self.queue, Expiry::After(LEASE * 10));
         let returns = Returns::Nothing;
-        let ops = [Op::Add { key, value: b"", expiry, returns }, Op::Append { key, value }];
+        let ops = [Op::add(key, b"", expiry, returns), Op::Append { key, value }];
         assert_eq!(self.store.run(Route::of(&self.lock), &ops).unwrap()[1], Reply::Written);
     }
 

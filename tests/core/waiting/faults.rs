@@ -70,7 +70,7 @@ fn a_late_request_of_a_waiter_that_was_served_is_taken_off() {
     // Now the first request arrives after all.
     let (value, expiry) = late.lock().unwrap().take().unwrap();
     let returns = Returns::Version;
-    let add = Op::Add { key: &bench.lock, value: &value, expiry, returns };
+    let add = Op::add(&bench.lock, &value, expiry, returns);
     assert!(matches!(
         bench.store.run(Route::of(&bench.lock), &[add]).unwrap()[0],
         Reply::Stored(_)

@@ -123,10 +123,10 @@ fn prepared_statements_are_answered_as_others() {
             let run = |op: Op<'_>| store.run(Route::of(key), &[op]).unwrap().remove(0);
             let (expiry, returns) = (Expiry::After(LEASE), Returns::Fence);
             let value = &b"'\"\\\0\xff?;"[..];
-            let Reply::Stored(first) = run(Op::Add { key, value, expiry, returns }) else {
+            let Reply::Stored(first) = run(Op::add(key, value, expiry, returns)) else {
                 panic!("it was free");
             };
-            assert_eq!(run(Op::Add { key, value, expiry, returns }), Reply::Exists);
+            assert_eq!(run(Op::add(key, value, expiry, returns)), Reply::Exists);
             let set = |version| Op::CompareAndSet { key, version, value, expiry, returns };
             let delete = |version| Op::Delete { key, version };
             let Reply::Stored(second) = run(set(first.version)) else { panic!("it was there") };

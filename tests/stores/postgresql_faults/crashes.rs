@@ -10,12 +10,13 @@ use memlock_core::name::Keyspace;
 use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Version, schemes};
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::assert_safe;
+use memlock_tests::guarded;
 use memlock_tests::launch::{START_LIMIT, give, poll_until, run, until};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 use memlock_tests::url;
 
-use crate::{LEASE, PATIENCE, Place, alone, connect, is_free};
+use crate::{LEASE, PATIENCE, Place, alone, connect, is_free, shared};
 
 /// Only the last transaction of a batch waits for the disk; here the last one writes nothing.
 #[test]
@@ -27,7 +28,7 @@ fn what_a_batch_has_replied_is_on_the_disk() {
     let keys = Keyspace::default();
     let (first, second, other) = (keys.lock(b"1"), keys.lock(b"2"), keys.lock(b"other"));
     let expiry = Expiry::After(LEASE);
-    let add = |key| Op::Add { key, value: b"v", expiry, returns: Returns::Version };
+    let add = |key| Op::add(key, b"v", expiry, Returns::Version);
     let run = |ops: &[Op<'_>]| store.run(Route::of(&first), ops).unwrap();
     let replies = run(&[add(&other), Op::get(&other)]);
     let Reply::Stored(stored) = replies[0] else { panic!("{replies:?}") };
@@ -42,6 +43,36 @@ fn what_a_batch_has_replied_is_on_the_disk() {
     assert!(there.iter().all(|reply| matches!(reply, Reply::Value(_))), "{there:?}");
 }
 
+/// Kills a session, which empties the tables that are not logged.
+fn crash(server: &Postgresql, place: &Place<'_>) {
+    let began = server.sql("SELECT pg_postmaster_start_time()");
+    let session = server.sql(&format!("SELECT pid {} LIMIT 1", place.sessions()));
+    let session: i32 = session.parse().unwrap();
+    // SAFETY: it is a session of the server that this test has started.
+    assert_eq!(unsafe { libc::kill(session, libc::SIGKILL) }, 0);
+    // It is a zombie until the postmaster has seen its end, which ends all other sessions.
+    until("the postmaster has seen its end", || {
+        // SAFETY: signal 0 only asks whether the process is there.
+        let is_there = unsafe { libc::kill(session, 0) } == 0;
+        !is_there && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    });
+    let answers = || server.try_sql("SELECT pg_postmaster_start_time()").ok();
+    assert_eq!(poll_until(START_LIMIT, answers), Some(began));
+}
+
+#[test]
+fn with_a_guard_a_young_server_grants_nothing_and_its_clients_agree() {
+    guarded::is_agreed(&Place::on(shared()).url());
+}
+
+#[test]
+#[ignore = "real time: make prove"]
+fn with_a_guard_what_is_held_survives_a_crash() {
+    let server = alone();
+    let place = Place::on(&server);
+    guarded::survives(&place.url(), || crash(&server, &place));
+}
+
 /// The server ends all sessions, empties the tables that are not logged, and goes on: it was not
 /// started again, and nobody sees it from outside.
 #[test]
@@ -53,19 +84,7 @@ fn a_killed_session_loses_what_is_not_logged_and_nothing_else() {
         let (client, other) = (place.client(kind), place.client(kind));
         let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
         let fence = lock.fence();
-        let began = server.sql("SELECT pg_postmaster_start_time()");
-        let session = server.sql(&format!("SELECT pid {} LIMIT 1", place.sessions()));
-        let session: i32 = session.parse().unwrap();
-        // SAFETY: it is a session of the server that this test has started.
-        assert_eq!(unsafe { libc::kill(session, libc::SIGKILL) }, 0);
-        // It is a zombie until the postmaster has seen its end, which ends all other sessions.
-        until("the postmaster has seen its end", || {
-            // SAFETY: signal 0 only asks whether the process is there.
-            let is_there = unsafe { libc::kill(session, 0) } == 0;
-            !is_there && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
-        });
-        let answers = || server.try_sql("SELECT pg_postmaster_start_time()").ok();
-        assert_eq!(poll_until(START_LIMIT, answers), Some(began));
+        crash(&server, &place);
         if durable {
             assert!(lock.check().unwrap());
             assert_safe!(

@@ -68,11 +68,20 @@ impl Batch {
 
     /// Whether the old leases still run, and none was released meanwhile or has reached `max_hold`.
     /// Otherwise no further request is sent; if only some of the entries are out, the others are
-    /// renewed in the next round.
+    /// renewed in the next round. Announces the request to the guards.
     pub(super) fn may_go_on(&self) -> bool {
         let now = self.context.clock().now();
         (self.renewal.lasts(now) || mutation::has(Mutation::KeepPastTheEnd))
-            && self.entries.iter().all(|(entry, _)| is_wanted(entry))
+            && self.entries.iter().all(|(entry, _)| is_wanted(entry) && self.announce(entry))
+    }
+
+    /// False if the guard is being released.
+    fn announce(&self, entry: &RenewalEntry) -> bool {
+        match entry.held().as_mut() {
+            Some(guard) => self.renewal.announce(guard.as_mut()),
+            None => return mutation::has(Mutation::KeepWhatWasLetGo),
+        }
+        true
     }
 
     pub(super) fn op(&self) -> Op<'_> {

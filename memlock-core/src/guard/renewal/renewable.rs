@@ -38,6 +38,9 @@ pub(crate) trait Renewable: Send {
     fn is_in_doubt(&self) -> bool;
     /// A check whether the server still has the lease, which does not need the guard.
     fn checker(&self) -> Check;
+    /// A check for a lease that the server does not have: puts it back if the server may have
+    /// forgotten it. `None` if it cannot be put back.
+    fn reclaimer(&mut self) -> Option<Check>;
     fn lose(&mut self, in_doubt: bool, ask: bool) -> bool;
     fn begin_drop(&mut self) -> Result<()>;
     fn give_up(&mut self);
@@ -71,6 +74,9 @@ pub(crate) trait PendingRenewal: Send {
     fn writes(&self) -> bool;
     /// Whether all the old leases still run at this moment: nothing is sent afterwards.
     fn lasts(&self, now: Moment) -> bool;
+    /// Called before a step is sent, with each guard of this renewal: notes what the request may
+    /// leave on the server if it is carried out after a release.
+    fn announce(&self, _guard: &mut dyn Renewable) {}
     /// Handles the reply to a step, with the times when the step was sent and answered.
     fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Progress;
     /// Gives a guard of this renewal its new lease.
@@ -104,6 +110,8 @@ pub(crate) trait RenewableKind: Kind {
     fn renewed_subject(&self) -> String;
     /// A check whether the server still has the lease.
     fn check(guard: &LeaseGuard<Self>) -> Check;
+    /// Puts the lease back that the server has forgotten: see [`Renewable::reclaimer`].
+    fn reclaimer(guard: &mut LeaseGuard<Self>) -> Option<Check>;
     /// Begins a renewal: see [`Renewable::begin`].
     fn begin(guard: &mut LeaseGuard<Self>, in_doubt: bool) -> Option<Box<dyn PendingRenewal>>;
 }
@@ -155,6 +163,10 @@ impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
 
     fn checker(&self) -> Check {
         K::check(self)
+    }
+
+    fn reclaimer(&mut self) -> Option<Check> {
+        K::reclaimer(self)
     }
 
     fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {

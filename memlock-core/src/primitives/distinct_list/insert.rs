@@ -254,7 +254,7 @@ impl<'a> Batch<'a> {
         let mut ops = Vec::with_capacity(places.len() + 2);
         for &place in &places {
             let (key, value) = (&self.entries[place].key, claim.as_bytes());
-            ops.push(Op::Add { key, value, expiry, returns });
+            ops.push(Op::add(key, value, expiry, returns));
         }
         if alone {
             ops.push(Op::get(&self.entries[places[0]].key));
@@ -354,7 +354,7 @@ impl<'a> Batch<'a> {
         for draw in &drawn {
             let entry = &self.entries[draw.place];
             let Stage::Claimed(version) = entry.stage else { continue };
-            ops.push(Op::Add { key: &draw.id_item, value: entry.name, expiry, returns });
+            ops.push(Op::add(&draw.id_item, entry.name, expiry, returns));
             ops.push(Op::CompareAndSet {
                 key: &entry.key,
                 version,

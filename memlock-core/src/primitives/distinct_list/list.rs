@@ -79,18 +79,8 @@ impl DistinctList {
                     let value = format!("{SESSION_FORMAT} {fresh}");
                     let counter = self.counter(&generation);
                     let setting_up = [
-                        Op::Add {
-                            key: &counter,
-                            value: b"0",
-                            expiry: item_expiry(duration),
-                            returns: Returns::Version,
-                        },
-                        Op::Add {
-                            key: &self.target.key,
-                            value: value.as_bytes(),
-                            expiry: lease.into(),
-                            returns: Returns::Version,
-                        },
+                        Op::add(&counter, b"0", item_expiry(duration), Returns::Version),
+                        Op::add(&self.target.key, value.as_bytes(), lease.into(), Returns::Version),
                         Op::get(&self.target.key),
                     ];
                     found = self.target.run(&setting_up).map(|replies| match replies.last() {

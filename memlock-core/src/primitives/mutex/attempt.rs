@@ -13,7 +13,7 @@ use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::report::ObservedHolder;
-use crate::store::{Op, Order, Reply, Returns, Version};
+use crate::store::{Admission, Op, Order, Reply, Returns, Version};
 use crate::target::Target;
 use crate::wait::policy::TargetState;
 use crate::wait::queue::Capacity;
@@ -41,6 +41,8 @@ pub(super) struct Attempt<'a> {
     /// Set when a grant that was given up could not be released.
     left: bool,
     tenure: Reservations,
+    /// Whether the last attempt failed because the server gives no new grants yet.
+    recovers: bool,
     /// The holder that the last inspection found.
     holder: &'a Cell<ObservedHolder>,
 }
@@ -66,6 +68,7 @@ impl<'a> Attempt<'a> {
             notifies: false,
             left: false,
             tenure: Reservations::default(),
+            recovers: false,
             holder,
         })
     }
@@ -92,7 +95,7 @@ impl<'a> Attempt<'a> {
         let returns = Returns::Fence;
         match reserved {
             Some(version) => Op::CompareAndSet { key, version, value, expiry, returns },
-            None => Op::Add { key, value, expiry, returns },
+            None => Op::Add { key, value, expiry, returns, admission: Admission::Grant },
         }
     }
 
@@ -159,6 +162,7 @@ impl Acquire for Attempt<'_> {
         let Target { context, route, key } = self.target;
         // An orphaned grant of this client may be what blocks the mutex.
         orphan::reap(context, *route);
+        self.recovers = false;
         let (mut error, began) = (None, context.clock().now());
         let may_overtake = called && context.guarantees().order == Order::Close;
         let (mut left, mut repeats) = (ATTEMPTS, if may_overtake { REPEATS } else { 0 });
@@ -187,6 +191,10 @@ impl Acquire for Attempt<'_> {
                         }
                         let sent = self.in_doubt_since.unwrap_or(sent);
                         return self.grant(version, fence, sent).map(Some);
+                    }
+                    (Some(Reply::NotAdmitted), _) => {
+                        self.recovers = true;
+                        return Ok(None);
                     }
                     (_, Some(Reply::Value(item))) if self.tenure.is_ours(item) => {}
                     // The item in the way may have been this client's own, and the server has lost
@@ -221,6 +229,10 @@ impl Acquire for Attempt<'_> {
         error.map_or(Ok(None), |error| Err(Error::unresolved(Some(error), "lock")))
     }
 
+    fn recovers(&self) -> bool {
+        self.recovers
+    }
+
     fn inspection(&self) -> Op<'_> {
         Op::get(&self.target.key)
     }
@@ -239,7 +251,14 @@ impl Acquire for Attempt<'_> {
     }
 
     fn state(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
-        let Reply::Value(item) = reply else { return Ok(TargetState::Free) };
+        let Reply::Value(item) = reply else {
+            let Target { context, route, .. } = self.target;
+            let recovers = context.recovery(*route).map(|recovery| recovery.left);
+            if let Some(left) = recovers {
+                self.holder.set(ObservedHolder::Recovering(left));
+            }
+            return Ok(TargetState::of_missing(recovers));
+        };
         self.tenure.saw(item.version);
         // A plain client's lock is left unchanged, and its holder wakes no waiter.
         let Some(record) = OwnerRecord::parse(&item.value) else {

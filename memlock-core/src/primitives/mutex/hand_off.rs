@@ -15,6 +15,7 @@ use crate::guard::lease_guard::Outcome;
 use crate::guard::orphan;
 use crate::owner::NOTIFIES;
 use crate::store::Item;
+use crate::target::Target;
 use crate::wait::QueueReceipt;
 
 /// After this time, the lock is not handed off within the process, so that the holds of several
@@ -25,10 +26,14 @@ const MOST_IN_A_TURN: u32 = 8;
 
 impl Lock {
     /// Hands the lock off to the first waiting thread of this process. `None` if no thread waits,
-    /// the limits of the tenure are reached, an earlier release is in doubt, or the server refuses
-    /// to store the record: the caller then has to release the lock.
+    /// the limits of the tenure are reached, an earlier release is in doubt, or the server recovers
+    /// or refuses to store the record: the caller then has to release the lock.
     pub(super) fn hand_off(&mut self) -> Option<Result<Outcome<Item>>> {
         if self.kind.tenure.handoffs >= MOST_IN_A_TURN || self.release_in_doubt {
+            return None;
+        }
+        let Target { context, route, .. } = &self.kind.target;
+        if context.recovery(*route).is_some() {
             return None;
         }
         // Requests for the successor are always tried, even if this guard is being dropped.
@@ -78,6 +83,7 @@ impl Lock {
                 }
                 Some(Ok(Outcome::Taken(None)))
             }
+            Ok((OwnerOutcome::Recovering, _)) => None,
             Ok((lost, _)) => Some(Ok(lost.into())),
             Err(error) => {
                 if self.release_in_doubt {

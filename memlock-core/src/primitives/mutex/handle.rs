@@ -14,7 +14,7 @@ use crate::name::{Key, hex};
 use crate::owner::OwnerRecord;
 use crate::primitives::first_try;
 use crate::report::{self, ObservedHolder, Report, Subject};
-use crate::store::{Op, Reply, Version};
+use crate::store::{Op, Recovery, Reply, Version};
 use crate::target::Target;
 use crate::wait::{Wait, Waited};
 use crate::waiters::{self, Waiter};
@@ -48,7 +48,8 @@ impl Mutex {
         locked.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
     }
 
-    /// Tries once to acquire the mutex; `None` if it has another holder. One round trip.
+    /// Tries once to acquire the mutex; `None` if it has another holder, or if the server gives no
+    /// new locks yet ([`Waited::Recovering`]). One round trip.
     ///
     /// # Errors
     /// See [`Mutex::lock_with`].
@@ -89,6 +90,7 @@ impl Mutex {
             Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, wait, holder))),
             Ok(Waited::TimedOut) => Ok(Err(self.refused(Answer::TimedOut, wait, holder))),
             Ok(Waited::Interrupted) => Ok(Err(self.refused(Answer::Interrupted, wait, holder))),
+            Ok(Waited::Recovering) => Ok(Err(report::recovering(&self.subject()))),
             Err(error) => Err(error),
         }
     }
@@ -107,6 +109,12 @@ impl Mutex {
     /// The mutex's server, for people, such as `memcached at 10.0.0.7:11211`.
     pub fn server(&self) -> String {
         self.target.server()
+    }
+
+    /// If the server gives no new locks yet, for how long: until then a mutex without a holder may be
+    /// held all the same. As far as known: no I/O.
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.target.context.recovery(self.target.route)
     }
 
     /// Reports that `owner` holds the mutex: [`Answer::Busy`] with a sentence.

@@ -72,8 +72,11 @@ impl Kind for Exclusive {
     }
 
     fn is_there(lock: &Lock) -> Result<bool> {
-        let item = lock.kind.target.get()?;
-        Ok(item.is_some_and(|item| is_ours(&item.value, lock.token)))
+        match (lock.kind.target.get()?, lock.reclaim()) {
+            (Some(item), _) => Ok(is_ours(&item.value, lock.token)),
+            (None, Some(reclaim)) => reclaim.check(lock.token),
+            (None, None) => Ok(false),
+        }
     }
 
     fn wake_next(lock: &Lock, queue: Item) {

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use super::lock::{Exclusive, Lock};
+use super::reclaim::{self, Reclaim};
 use crate::clock::Moment;
 use crate::guard::lease_guard::Kind;
 use crate::guard::lease_guard::LATEST_ARRIVAL;
@@ -24,6 +25,8 @@ struct LockRenewal {
     guarantees: Guarantees,
     /// The end of the old lease: no request is sent after it.
     old_deadline: Moment,
+    /// Whether the lock may be put back if the server has forgotten it.
+    is_reclaimable: bool,
     step: Step,
     /// The new deadline, once the lock is renewed.
     renewed: Option<Moment>,
@@ -34,6 +37,10 @@ enum Step {
     CompareAndSet,
     /// The version may have changed, so the item is read.
     Read,
+    /// The server may have forgotten the lock, which is put back for the new lease.
+    Reclaim,
+    /// The lock was put back after its lease had ended: the item with this version is removed.
+    Remove(Version),
     /// The lock was renewed, but so slowly that the server may have been stopped: the deadline is
     /// capped by the TTL. `first`: when an earlier read of the TTL was sent that was slow, too.
     Believe {
@@ -50,21 +57,23 @@ impl PendingRenewal for LockRenewal {
             Step::CompareAndSet
                 if mutation::has(Mutation::KeepPutsBack) && version.number() == 0 =>
             {
-                Op::Add { key, value, expiry, returns }
+                Op::add(key, value, expiry, returns)
             }
             Step::CompareAndSet => {
                 Op::CompareAndSet { key, version: *version, value, expiry, returns }
             }
             Step::Read | Step::Believe { .. } => Op::get(key),
+            Step::Reclaim => reclaim::op(key, value, *version, expiry),
+            Step::Remove(version) => Op::Delete { key, version },
         }
     }
 
     fn writes(&self) -> bool {
-        matches!(self.step, Step::CompareAndSet)
+        matches!(self.step, Step::CompareAndSet | Step::Reclaim)
     }
 
     fn lasts(&self, now: Moment) -> bool {
-        now < self.old_deadline
+        now < self.old_deadline || matches!(self.step, Step::Remove(_))
     }
 
     fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Progress {
@@ -74,7 +83,21 @@ impl PendingRenewal for LockRenewal {
         };
         let not_yet = || Progress::NotYet { gone: Vec::new() };
         match (self.step, reply) {
-            (Step::CompareAndSet, &Reply::Stored(Stored { version, .. })) => {
+            (Step::Reclaim, &Reply::Stored(Stored { version, .. }))
+                if came >= self.old_deadline && !mutation::has(Mutation::TrustLateReclaims) =>
+            {
+                self.step = Step::Remove(version);
+                not_yet()
+            }
+            (Step::Read | Step::Believe { .. }, Reply::Missing) if self.is_reclaimable => {
+                (self.step, self.is_reclaimable) = (Step::Reclaim, false);
+                not_yet()
+            }
+            (Step::Reclaim, Reply::Exists) => {
+                self.step = Step::Read;
+                not_yet()
+            }
+            (Step::CompareAndSet | Step::Reclaim, &Reply::Stored(Stored { version, .. })) => {
                 self.version = version;
                 let deadline = self.lease.deadline(if mutation::has(Mutation::KeepFromReply) {
                     came
@@ -140,6 +163,12 @@ impl PendingRenewal for LockRenewal {
         }
     }
 
+    fn announce(&self, guard: &mut dyn Renewable) {
+        if let (Step::Reclaim, Some(lock)) = (self.step, guard.as_any().downcast_mut::<Lock>()) {
+            lock.may_come_back();
+        }
+    }
+
     fn has(&self, token: Token) -> bool {
         self.token == token
     }
@@ -159,6 +188,16 @@ impl RenewableKind for Exclusive {
         Box::new(move || Ok(target.get()?.is_some_and(|item| is_ours(&item.value, token))))
     }
 
+    fn reclaimer(lock: &mut Lock) -> Option<Check> {
+        let Reclaim { version, deadline, .. } = lock.reclaim()?;
+        lock.may_come_back();
+        let (target, token) = (lock.kind.target.clone(), lock.token);
+        let value = lock.kind.value.clone();
+        Some(Box::new(move || {
+            Reclaim { target: &target, value: &value, version, deadline }.check(token)
+        }))
+    }
+
     fn begin(lock: &mut Lock, in_doubt: bool) -> Option<Box<dyn PendingRenewal>> {
         let now = lock.kind.target.now();
         if lock.remaining().is_zero() && !mutation::has(Mutation::KeepPastTheEnd) {
@@ -176,6 +215,7 @@ impl RenewableKind for Exclusive {
             lease: lock.lease,
             guarantees,
             old_deadline: lock.deadline,
+            is_reclaimable: lock.reclaim().is_some(),
             step: if in_doubt { Step::Read } else { Step::CompareAndSet },
             renewed: None,
         }))

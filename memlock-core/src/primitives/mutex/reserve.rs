@@ -27,7 +27,7 @@ use crate::clock::Moment;
 use crate::error::{ErrorKind, Result};
 use crate::mutation::{self, Mutation};
 use crate::owner::OwnerRecord;
-use crate::store::{Expiry, Item, Op, Reply, Returns, Version};
+use crate::store::{Admission, Expiry, Item, Op, Reply, Returns, Version};
 use crate::target::Target;
 use crate::wait::Reserve;
 use crate::wait_id::WaitId;
@@ -51,8 +51,13 @@ impl Reserve for Reserver<'_> {
         let Target { context, key, .. } = self.target;
         let Ok(identity) = context.identity() else { return false };
         let value = identity.reservation(id, context.clock());
-        let add =
-            Op::Add { key, value: &value, expiry: Expiry::After(LIFE), returns: Returns::Version };
+        let add = Op::Add {
+            key,
+            value: &value,
+            expiry: Expiry::After(LIFE),
+            returns: Returns::Version,
+            admission: Admission::Grant,
+        };
         matches!(self.target.one(add), Ok(Reply::Stored(_)))
     }
 

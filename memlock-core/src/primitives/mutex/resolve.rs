@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::lock::Lock;
+use super::reclaim::{Reclaimed, proves_nothing};
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
@@ -12,10 +13,12 @@ use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Item, Op, Order, Reply, Returns, Stored, Version};
+use crate::target::Target;
 
 /// How often a step is repeated because the lock's version has changed.
 pub(super) const ROUNDS: usize = 10;
-/// How often an item that was found missing, and changed a moment later, is read again.
+/// How often an item that was found missing, and changed a moment later, is read again; and how
+/// often a lock is put back within one step.
 const LOOKS: usize = 2;
 
 impl Lock {
@@ -23,7 +26,7 @@ impl Lock {
     pub(super) fn resolve(&mut self, step: OwnerStep<'_>) -> Result<OwnerOutcome> {
         let guarantees = *self.kind.target.context.guarantees();
         let mut error = None;
-        let (mut failures, mut unclear) = (0, 0);
+        let (mut failures, mut unclear, mut reclaims) = (0, 0, 0);
         let wakes_ahead = matches!(step, OwnerStep::Release) && guarantees.order != Order::Open;
         let mut read_first = self.release_in_doubt;
         let mut first_sent = None;
@@ -141,6 +144,20 @@ impl Lock {
                     return verified.map(|()| OwnerOutcome::Taken(None));
                 }
                 (_, Some(Reply::Value(item)), _)
+                    if is_ours(&item.value, self.token) && self.proves_nothing(item.version) =>
+                {
+                    let (key, version) = (&self.kind.target.key, item.version);
+                    let _ = self.kind.target.one(Op::Delete { key, version });
+                    return Ok(OwnerOutcome::Lost(None));
+                }
+                // The holder has put it back, on a server that recovers.
+                (_, Some(Reply::Value(item)), OwnerStep::HandOff(_))
+                    if is_ours(&item.value, self.token) && self.recovers(item.version) =>
+                {
+                    self.kind.version = item.version;
+                    return Ok(OwnerOutcome::Recovering);
+                }
+                (_, Some(Reply::Value(item)), _)
                     if is_ours(&item.value, self.token) || mutation::has(Mutation::BlindDelete) =>
                 {
                     self.kind.version = item.version;
@@ -153,6 +170,31 @@ impl Lock {
                     let Item { version, fence, .. } = item;
                     return Ok(OwnerOutcome::HandedOff { version, fence, sent });
                 }
+                // The server may have forgotten the lock.
+                (Some(Reply::VersionMismatch), Some(Reply::Missing), _)
+                    if reclaims < LOOKS && self.reclaim().is_some() =>
+                {
+                    reclaims += 1;
+                    match self.put_back() {
+                        Ok(Reclaimed::Back(version)) if hands_off => {
+                            self.kind.version = version;
+                            return Ok(OwnerOutcome::Recovering);
+                        }
+                        Ok(Reclaimed::Back(version)) => {
+                            (self.kind.version, read_first) = (version, false);
+                        }
+                        Ok(Reclaimed::TooLate) => return Ok(OwnerOutcome::Lost(None)),
+                        Ok(Reclaimed::Occupied) => {}
+                        Ok(Reclaimed::Refused) => reclaims = LOOKS,
+                        Err(failure) => {
+                            failures += 1;
+                            error = Some(failure.error);
+                            if failures == ATTEMPTS {
+                                break;
+                            }
+                        }
+                    }
+                }
                 // The item was missing when it was read, and had changed a moment later. Either
                 // another client acquired the lock in between, or the known version is of another
                 // life of the server. The item shows which.
@@ -161,13 +203,15 @@ impl Lock {
                 }
                 // The item is gone, or belongs to another client. If an earlier release got no
                 // reply, it most likely removed the item, unless the server has begun another life
-                // since, or the lease had ended before. The store answers "version mismatch" to a
-                // version of another life.
+                // since, or the lease had ended before. With a guard, another life takes nothing
+                // away from a holder whose lease still runs. The store answers "version mismatch" to
+                // a version of another life.
                 (Some(last), Some(read), _) => {
                     let same_life = match read {
                         Reply::Value(item) => item.version.epoch() == self.kind.version.epoch(),
                         _ => last == Reply::Missing,
                     };
+                    let same_life = same_life || guarantees.guard.is_some();
                     let in_time = self.kind.target.now() < self.deadline;
                     let released = !matches!(step, OwnerStep::Extend(_));
                     let queue = queue.filter(|_| last == Reply::Missing);
@@ -182,6 +226,18 @@ impl Lock {
             }
         }
         Err(Error::unresolved(error, "lock"))
+    }
+
+    /// Whether a record of this holder's own, with this version, may have been added late.
+    fn proves_nothing(&self, found: Version) -> bool {
+        self.kind.target.context.guarantees().guard.is_some()
+            && proves_nothing(found, self.kind.version, self.kind.target.now(), self.deadline)
+    }
+
+    /// Whether the server gives no new grants yet in the life that gave this version.
+    fn recovers(&self, version: Version) -> bool {
+        let Target { context, route, .. } = &self.kind.target;
+        !context.recovers_for(*route, version.epoch()).is_zero()
     }
 
     /// Notes whether a waiter has marked the record.
@@ -261,6 +317,8 @@ pub(super) enum OwnerOutcome {
     Taken(Option<Item>),
     /// The successor holds the lock, with this version and fence, by a request that was sent then.
     HandedOff { version: Version, fence: u64, sent: Moment },
+    /// The lock was not handed off: the server gives no new grants yet. It is still held.
+    Recovering,
     /// The lock was lost before. Returns the queue if the mutex has no holder.
     Lost(Option<Item>),
 }
@@ -269,7 +327,7 @@ impl From<OwnerOutcome> for Outcome<Item> {
     fn from(outcome: OwnerOutcome) -> Outcome<Item> {
         match outcome {
             OwnerOutcome::Taken(queue) => Outcome::Taken(queue),
-            OwnerOutcome::HandedOff { .. } => Outcome::Taken(None),
+            OwnerOutcome::HandedOff { .. } | OwnerOutcome::Recovering => Outcome::Taken(None),
             OwnerOutcome::Lost(queue) => Outcome::Lost(queue),
         }
     }

@@ -92,6 +92,7 @@ impl Semaphore {
             Ok(Waited::Interrupted) => {
                 Ok(Err(self.refused(Answer::Interrupted, request, wait, snapshot.take())))
             }
+            Ok(Waited::Recovering) => Ok(Err(report::recovering(&self.subject()))),
             Err(error) => Err(error),
         }
     }

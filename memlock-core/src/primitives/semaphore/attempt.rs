@@ -20,7 +20,7 @@ use crate::fork;
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Op, Reply};
+use crate::store::{Op, Recovery, Reply};
 use crate::wait::entries::Request;
 use crate::wait::policy;
 use crate::wait::queue::Capacity;
@@ -134,8 +134,8 @@ impl<'a> Attempt<'a> {
     /// Whether this acquisition may take its permits.
     fn fits(&self, snapshot: &Snapshot, called: bool) -> bool {
         let Snapshot { record, now, .. } = snapshot;
-        record.has_room(*now)
-            && batch::fits(&self.acquire(called), record, *now, record.available(*now))
+        let available = snapshot.available(self.semaphore.target.now());
+        record.has_room(*now) && batch::fits(&self.acquire(called), record, *now, available)
     }
 
     /// Checks that a semaphore with `number` permits is the expected one, and will ever have as
@@ -181,6 +181,12 @@ impl<'a> Attempt<'a> {
         Ok(permit)
     }
 
+    /// The recovery of the server, if it gives no new permits yet.
+    fn recovery(&self) -> Option<Recovery> {
+        let target = &self.semaphore.target;
+        target.context.recovery(target.route)
+    }
+
     /// Acts on the outcome of an operation.
     fn conclude(
         &mut self,
@@ -191,9 +197,10 @@ impl<'a> Attempt<'a> {
         let semaphore = self.semaphore;
         for _ in 0..ATTEMPTS {
             match outcome {
-                OperationOutcome::Granted { of, permits, counted_from, clock, number } => {
+                OperationOutcome::Granted { of, life, permits, counted_from, clock, number } => {
                     semaphore.agreed.store(number, Ordering::Relaxed);
-                    let grant = Grant { token: self.token, permits, counted_from, semaphore: of };
+                    let (token, confirmed) = (self.token, (of, life));
+                    let grant = Grant { token, permits, counted_from, confirmed };
                     return self.grant(grant, clock).map(Some);
                 }
                 OperationOutcome::NoRoom { refusal } => {
@@ -352,6 +359,13 @@ impl Acquire for Attempt<'_> {
         self.conclude(outcome, called, is_over)
     }
 
+    fn recovers(&self) -> bool {
+        let refusal = self.refusal.take();
+        let was_refused = refusal.as_ref().is_some_and(|refusal| refusal.recovers);
+        self.refusal.set(refusal);
+        was_refused || self.recovery().is_some()
+    }
+
     fn inspection(&self) -> Op<'_> {
         self.looked.set(self.semaphore.target.now());
         Op::get(&self.semaphore.target.key)
@@ -361,7 +375,8 @@ impl Acquire for Attempt<'_> {
         self.snapshot = None;
         let Some(snapshot) = self.semaphore.note(reply, self.looked.get())? else {
             // The next attempt sets the semaphore up, or reports that it is missing.
-            return Ok(policy::TargetState::Free);
+            let recovers = self.recovery().map(|recovery| recovery.left);
+            return Ok(policy::TargetState::of_missing(recovers));
         };
         self.check(snapshot.record.permits)?;
         // Granted by a request without a reply.
@@ -372,14 +387,14 @@ impl Acquire for Attempt<'_> {
             self.snapshot = Some(snapshot).filter(|snapshot| !snapshot.is_slow());
             return Ok(policy::TargetState::Free);
         }
-        let end = snapshot.record.available_at(self.request.permits, snapshot.now);
-        let left = end.map(|end| Duration::from_secs(end - snapshot.now));
+        let at = self.semaphore.target.now();
+        let left = snapshot.available_in(self.request.permits, at);
         // Only the first waiter reserves: a waiter before this one that requests less must not be
         // blocked.
         if first && (self.request.permits > 1 || self.unproven) {
             self.reserve(&snapshot);
         }
-        self.refusal.set(Some(snapshot.refusal()));
+        self.refusal.set(Some(snapshot.refusal(at)));
         Ok(policy::TargetState::Held { notifies: true, left })
     }
 
@@ -387,8 +402,9 @@ impl Acquire for Attempt<'_> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
             Ok(Some(snapshot)) => {
                 let snapshot = if leaves { self.cancel_reservation(snapshot) } else { snapshot };
-                snapshot.record.capacity(snapshot.now)
+                snapshot.capacity(self.semaphore.target.now())
             }
+            _ if self.recovery().is_some() => 0,
             // The next attempt finds out.
             _ => u32::MAX,
         };

@@ -7,25 +7,16 @@
 //! that releases and acquires in one write overtakes no more waiters than two processes would.
 
 use super::combine::Share;
-use super::member::{Member, Planned};
+use super::member::{Member, Planned, Writer};
 use super::operation::{
-    Acquisition, Extend, Kind, Operation, OperationOutcome, Release, Renewing, ServerClock,
+    Acquisition, Extend, Kind, Operation, OperationOutcome, Release, ServerClock,
 };
+use super::reclaim;
 use super::record::{Holding, Record};
 use super::snapshot::Snapshot;
 use crate::clock::Moment;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-
-/// The writer, as named for people, and the time.
-pub(super) struct Writer<'a> {
-    /// Percent-encoded.
-    pub(super) host: &'a str,
-    pub(super) pid: u32,
-    pub(super) unix_seconds: u64,
-    /// On the local clock, before the request is sent.
-    pub(super) now: Moment,
-}
 
 /// Changes the record in `snapshot` by the operations of the batch, and plans the outcome of each.
 /// False if one of them cannot be performed on this record, and the record is only remembered: it
@@ -39,13 +30,17 @@ pub(super) fn plan(
 ) -> bool {
     let (now, version, of, number) =
         (snapshot.now, snapshot.version, snapshot.record.token, snapshot.record.permits);
+    if !remembered {
+        reclaim::put_back(snapshot, batch, writer);
+    }
     let found = find(&snapshot.record, batch);
     let misses = |(at, member): (usize, &Member)| misses(&member.operation, found.of(at));
     if remembered && batch.iter().enumerate().any(misses) {
         return false;
     }
     let mut is_refused = false;
-    let free = snapshot.record.available(now);
+    let free = snapshot.available(writer.now);
+    let (life, recovers) = (version.epoch(), snapshot.recovers(writer.now));
     let has_room = snapshot.record.has_room(now);
     for (at, Member { operation, planned, is_parked, .. }) in batch.iter_mut().enumerate() {
         let found = found.of(at);
@@ -63,6 +58,7 @@ pub(super) fn plan(
                 };
                 Planned::Known(OperationOutcome::Granted {
                     of,
+                    life,
                     permits,
                     counted_from,
                     clock,
@@ -82,6 +78,11 @@ pub(super) fn plan(
             (Kind::Release(_), Some(&Holding { permits, .. })) => Planned::Releases(permits),
             (Kind::Release(_), None) if mutation::has(Mutation::ReleaseAnyPermit) => {
                 Planned::Releases(0)
+            }
+            (Kind::Release(Release { reclaimable: Some(held), .. }), None)
+                if recovers && held.fits(life, writer.now) =>
+            {
+                Planned::Known(OperationOutcome::Released { wakes: None })
             }
             (Kind::Release(_), None) => {
                 Planned::Known(OperationOutcome::Gone { instead: Some((of, free)) })
@@ -104,7 +105,7 @@ pub(super) fn plan(
         }
     }
     if is_refused {
-        set_refusals(snapshot, batch);
+        set_refusals(snapshot, batch, writer.now);
     }
     give_back(&mut snapshot.record, batch);
     take(snapshot, batch, writer, share.freed.saturating_add(free.saturating_sub(share.spare)));
@@ -112,8 +113,8 @@ pub(super) fn plan(
 }
 
 /// Adds the semaphore's state to the outcome of refused acquisitions.
-fn set_refusals(snapshot: &Snapshot, batch: &mut [Member]) {
-    let why = snapshot.refusal();
+fn set_refusals(snapshot: &Snapshot, batch: &mut [Member], at: Moment) {
+    let why = snapshot.refusal(at);
     for member in batch {
         if let Planned::Known(OperationOutcome::NoRoom { refusal }) = &mut member.planned {
             *refusal = Some(why.clone());
@@ -200,11 +201,10 @@ fn extends(
     found: &[(usize, usize)],
     now: Moment,
 ) -> Planned {
-    let Extend { renewing, wanted, gone } = extend;
-    let still = |it: &Renewing| {
-        now < it.old_deadline && wanted.as_ref().is_none_or(|wanted| wanted(it.token))
-    };
-    renewing.retain(still);
+    let mut all = std::mem::take(&mut extend.renewing);
+    all.retain(|it| extend.includes(it, now));
+    extend.renewing = all;
+    let Extend { renewing, wanted, gone, keeps } = extend;
     let is_there = |record: &Record, token: Token| {
         found.iter().any(|&(_, line)| {
             record.holdings.get(line).is_some_and(|holding| holding.token == token)
@@ -220,7 +220,7 @@ fn extends(
         (it.deadline, since) = (it.lease.deadline(counted_from), since.min(counted_from));
         untils.push((it.token, until));
     }
-    let keeps = wanted.is_some() && snapshot.is_slow();
+    let keeps = *keeps || wanted.is_some() && snapshot.is_slow();
     for &(_, line) in found {
         if let Some(holding) = snapshot.record.holdings.get_mut(line)
             && let Some((_, until)) = untils.iter().find(|(token, _)| *token == holding.token)
@@ -269,7 +269,7 @@ fn take(snapshot: &mut Snapshot, batch: &mut [Member], writer: &Writer<'_>, mut 
     }
     order.sort_by_key(|(wanted, ..)| std::cmp::Reverse((wanted.called, wanted.priority)));
     let now = snapshot.now;
-    let mut free = snapshot.record.available(now);
+    let mut free = snapshot.available(writer.now);
     for (wanted, planned, is_parked) in order {
         let may = !is_parked || wanted.permits <= share;
         if !may || !snapshot.record.has_room(now) || !fits(wanted, &snapshot.record, now, free) {
@@ -331,6 +331,7 @@ mod tests {
             took: Duration::ZERO,
             first: None,
             guarantees: GUARANTEES,
+            recovers_until: moment(0),
         }
     }
 
@@ -343,7 +344,11 @@ mod tests {
     }
 
     fn releases(token: u128) -> Member {
-        member(Kind::Release(Release { token: Token::from_bits(token), entry_ids: Vec::new() }))
+        member(Kind::Release(Release {
+            token: Token::from_bits(token),
+            entry_ids: Vec::new(),
+            reclaimable: None,
+        }))
     }
 
     fn member(kind: Kind) -> Member {
@@ -465,11 +470,12 @@ mod tests {
             lease: lease(),
             old_deadline: moment(60),
             deadline: moment(60),
+            reclaimable: None,
         };
         let late = Renewing { old_deadline: moment(49), ..of(4) };
         let wanted = Some(std::sync::Arc::new(move |it| it != token(5)) as _);
         let renewing = vec![of(2), of(3), late, of(5)];
-        let extend = Extend { renewing, wanted, gone: Vec::new() };
+        let extend = Extend { renewing, wanted, gone: Vec::new(), keeps: false };
         let mut batch = [member(Kind::Extend(extend)), releases(7)];
         let mut record = snapshot(9, &[(2, 1), (4, 1), (5, 1)]);
         assert_eq!(planned(&mut record, &mut batch, Share::default()), ["extended", "gone"]);

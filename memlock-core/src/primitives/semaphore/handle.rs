@@ -79,7 +79,8 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Invalid`] for a lease out of range.
     pub fn with_lease(&self, lease: Duration) -> Result<Semaphore> {
-        Ok(Semaphore { lease: Lease::new(lease)?, ..self.clone() })
+        let lease = self.target.context.guarantees().lease(lease)?;
+        Ok(Semaphore { lease, ..self.clone() })
     }
 
     /// The semaphore's name, for people; the server's key if the name has more than 200 bytes.
@@ -195,10 +196,11 @@ impl Semaphore {
         let key = &self.target.key;
         let expiry = Expiry::At(Duration::from_secs(record.expires));
         let sent = self.target.now();
-        match self.target.context.run(
-            self.target.route,
-            &[Op::Add { key, value: &value, expiry, returns: Returns::Nothing }, Op::get(key)],
-        ) {
+        match self
+            .target
+            .context
+            .run(self.target.route, &[Op::add(key, &value, expiry, Returns::Nothing), Op::get(key)])
+        {
             Ok(_) if self.is_long_since(sent) => Ok(None),
             Ok(replies) => replies.get(1).map_or(Ok(None), |reply| self.note(reply, sent)),
             Err(failure) if failure.sent && failure.error.is_outage() => Ok(None),
@@ -251,7 +253,7 @@ impl Semaphore {
         let sent = self.target.now();
         let mut replies = self.target.run(&ops)?.into_iter();
         let done = replies.next() == Some(Reply::Written);
-        let capacity = snapshot.record.capacity(snapshot.now);
+        let capacity = snapshot.capacity(sent);
         let last = if lonely { replies.next_back() } else { None };
         let after = match last {
             // The record that was just written need not be parsed.

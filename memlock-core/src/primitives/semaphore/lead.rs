@@ -4,11 +4,13 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::batch::{self, Writer};
+use super::batch;
 use super::combine::{Begun, Combiner, Ended, ObservedQueue, Share};
 use super::handle::{LIFE, Semaphore, Wrote};
-use super::member::{Member, Planned, Writing};
-use super::operation::{Kind, Operation, OperationOutcome, Release, ServerClock, Wakes};
+use super::member::{Member, Planned, Writer, Writing};
+use super::operation::{
+    Kind, Operation, OperationOutcome, Reclaimable, Release, ServerClock, Wakes,
+};
 use super::record::Holding;
 use super::snapshot::{Refusal, Snapshot};
 use super::ticket::{Completion, Entry};
@@ -21,7 +23,7 @@ use crate::fork;
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Failure, Item, Op, Reply};
+use crate::store::{Epoch, Failure, Item, Op, Reply};
 use crate::target::Target;
 use crate::wait::entries;
 
@@ -225,12 +227,31 @@ impl<'a> Leader<'a> {
     /// sets it up.
     fn set_up(&mut self) {
         let mut number = None;
+        let Target { context, route, .. } = &self.semaphore.target;
+        let (recovers, now) = (context.recovery(*route).is_some(), context.clock().now());
+        // Whether a server that recovers has forgotten what this holder still holds.
+        let is_forgotten =
+            |held: &Option<Reclaimable>| held.filter(|held| recovers && now < held.until);
         self.settle_where(&mut |member| match &member.operation.kind {
             Kind::Acquisition(wanted) => {
                 number = number.or(wanted.set_up_with);
-                wanted.set_up_with.is_none().then_some(OperationOutcome::Missing)
+                // Its holders may set a semaphore up again that the server has forgotten.
+                let missing = match recovers {
+                    true => OperationOutcome::NoRoom { refusal: None },
+                    false => OperationOutcome::Missing,
+                };
+                wanted.set_up_with.is_none().then_some(missing)
             }
-            _ => Some(OperationOutcome::Gone { instead: None }),
+            Kind::Release(release) => Some(match is_forgotten(&release.reclaimable) {
+                Some(_) => OperationOutcome::Released { wakes: None },
+                None => OperationOutcome::Gone { instead: None },
+            }),
+            Kind::Extend(extend) => {
+                let forgotten = extend.renewing.iter().map(|it| is_forgotten(&it.reclaimable));
+                let held = forgotten.flatten().next();
+                number = number.or(held.map(|held| held.number));
+                held.is_none().then_some(OperationOutcome::Gone { instead: None })
+            }
         });
         let Some(number) = number else { return };
         let token = match self.semaphore.target.context.identity() {
@@ -253,12 +274,13 @@ impl<'a> Leader<'a> {
         let holders = snapshot.record.holdings.iter().filter(|holding| is_ours(holding)).count();
         let (of, number, slow) =
             (snapshot.record.token, snapshot.record.permits, snapshot.is_slow());
+        let life = snapshot.version.epoch();
         let lonely = self.written == Some((of, snapshot.record.serial));
         let serial = snapshot.record.serial.wrapping_add(1);
         // The outcome of acquisitions for which no permits are left.
         let is_refused =
             |member: &Member| matches!(member.planned, Planned::Refuses) && !member.is_parked;
-        let refusal = self.batch.iter().any(is_refused).then(|| snapshot.refusal());
+        let refusal = self.batch.iter().any(is_refused).then(|| snapshot.refusal(sent));
         let queue_key = self.semaphore.target.key.waiters();
         let queue = [Op::get(&queue_key)];
         let releases =
@@ -279,7 +301,7 @@ impl<'a> Leader<'a> {
                 let queue = replies.into_iter().next();
                 self.note_written(sent, holders, queue.as_ref());
                 let verified = if slow { self.verify() } else { Some(None) };
-                self.wrote(queue, capacity, (of, number), verified, refusal);
+                self.wrote(queue, capacity, (of, life, number), verified, refusal);
             }
             Err(failure) => self.failed(failure, writing, is_over),
         }
@@ -300,7 +322,7 @@ impl<'a> Leader<'a> {
         &mut self,
         queue: Option<Reply>,
         capacity: u32,
-        (of, number): (Token, u32),
+        (of, life, number): (Token, Epoch, u32),
         verified: Option<Option<Snapshot>>,
         refusal: Option<Refusal>,
     ) {
@@ -322,6 +344,7 @@ impl<'a> Leader<'a> {
                     };
                     OperationOutcome::Granted {
                         of,
+                        life,
                         permits: wanted.permits,
                         counted_from,
                         clock,
@@ -330,9 +353,12 @@ impl<'a> Leader<'a> {
                 }
                 (Planned::Releases(_), _) => OperationOutcome::Released { wakes: wakes.take() },
                 (Planned::Extends(_), Kind::Extend(extend)) => {
-                    if let Some(Some(snapshot)) = &verified {
-                        for it in &mut extend.renewing {
+                    for it in &mut extend.renewing {
+                        if let Some(Some(snapshot)) = &verified {
                             it.deadline = it.deadline.min(snapshot.keeps_until(it.token));
+                        }
+                        if let Some(held) = &mut it.reclaimable {
+                            held.confirmed = (of, life);
                         }
                     }
                     OperationOutcome::Extended { asks: verified.is_none() }

@@ -204,7 +204,10 @@ impl Semaphore {
     pub fn status(&self) -> Result<Option<Status>> {
         call(|| {
             let snapshot = self.inspect().map_err(|error| self.said("Looking at", error))?;
-            Ok(snapshot.map(|snapshot| Status::of(&snapshot.record, snapshot.now)))
+            Ok(snapshot.map(|snapshot| {
+                let available = snapshot.available(self.target.now());
+                Status { available, ..Status::of(&snapshot.record, snapshot.now) }
+            }))
         })
     }
 }

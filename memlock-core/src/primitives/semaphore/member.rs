@@ -30,6 +30,16 @@ impl Planned {
     }
 }
 
+/// The writer, as named for people, and the time.
+pub(super) struct Writer<'a> {
+    /// Percent-encoded.
+    pub(super) host: &'a str,
+    pub(super) pid: u32,
+    pub(super) unix_seconds: u64,
+    /// On the local clock, before the request is sent.
+    pub(super) now: Moment,
+}
+
 /// A request under way.
 #[derive(Clone, Copy)]
 pub(super) struct Writing {

@@ -6,8 +6,9 @@ use crate::clock::Moment;
 use crate::error::Error;
 use crate::guard::renewal::renewable::Wanted;
 use crate::lease::Lease;
+use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Item, Version};
+use crate::store::{Epoch, Item, Version};
 use crate::wait_id::WaitId;
 
 /// One caller's part of a batch.
@@ -50,6 +51,8 @@ pub(super) struct Release {
     pub(super) token: Token,
     /// The ids of the holder's entries that may still be in the queue.
     pub(super) entry_ids: Vec<WaitId>,
+    /// What is released if the server has forgotten it: nobody else had it until now.
+    pub(super) reclaimable: Option<Reclaimable>,
 }
 
 pub(super) struct Extend {
@@ -57,6 +60,34 @@ pub(super) struct Extend {
     pub(super) wanted: Option<Wanted>,
     /// The tokens whose permits were not in the record any more.
     pub(super) gone: Vec<Token>,
+    /// The ends are moved later only.
+    pub(super) keeps: bool,
+}
+
+impl Extend {
+    /// Whether this holder still wants its permits, and its old lease still runs.
+    pub(super) fn includes(&self, it: &Renewing, now: Moment) -> bool {
+        now < it.old_deadline && self.wanted.as_ref().is_none_or(|wanted| wanted(it.token))
+    }
+}
+
+/// What a holder may put back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reclaimable {
+    /// The semaphore's token, and the life of the server, when they were last confirmed.
+    pub(super) confirmed: (Token, Epoch),
+    pub(super) permits: u32,
+    /// How many permits the semaphore has.
+    pub(super) number: u32,
+    /// The end of the lease.
+    pub(super) until: Moment,
+}
+
+impl Reclaimable {
+    /// Whether the permits may be put back in this life of the server.
+    pub(super) fn fits(&self, life: Epoch, now: Moment) -> bool {
+        self.confirmed.1 != life && (now < self.until || mutation::has(Mutation::ReclaimLate))
+    }
 }
 
 /// One holder's part of an extension.
@@ -68,6 +99,8 @@ pub(crate) struct Renewing {
     pub(crate) old_deadline: Moment,
     /// The end of the new lease, once it is written.
     pub(crate) deadline: Moment,
+    /// What may be put back if the server has forgotten it.
+    pub(super) reclaimable: Option<Reclaimable>,
 }
 
 /// The doubt about requests whose replies were lost.
@@ -88,6 +121,8 @@ pub(super) enum OperationOutcome {
     Granted {
         /// The token of the semaphore.
         of: Token,
+        /// The life of the server that has granted it.
+        life: Epoch,
         permits: u32,
         /// From when the lease counts.
         counted_from: Moment,

@@ -1,10 +1,15 @@
 //! Held permits.
 
+use std::sync::atomic::Ordering;
+
 use super::handle::Semaphore;
+use super::operation::Reclaimable;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::lease_guard::LeaseGuard;
+use crate::mutation::{self, Mutation};
 use crate::owner::Token;
+use crate::store::Epoch;
 
 /// One or several held permits of a semaphore.
 pub type Permit = LeaseGuard<Permits>;
@@ -13,8 +18,8 @@ pub type Permit = LeaseGuard<Permits>;
 pub struct Permits {
     pub(super) semaphore: Semaphore,
     pub(super) permits: u32,
-    /// The token of the semaphore that the permits belong to.
-    pub(super) of: Token,
+    /// The token of the semaphore, and the life of the server, when the permits were last confirmed.
+    pub(super) confirmed: (Token, Epoch),
 }
 
 /// A granted acquisition.
@@ -23,15 +28,15 @@ pub(super) struct Grant {
     pub(super) permits: u32,
     /// From when the lease counts.
     pub(super) counted_from: Moment,
-    /// The token of the semaphore.
-    pub(super) semaphore: Token,
+    /// The token of the semaphore, and the life of the server that has granted them.
+    pub(super) confirmed: (Token, Epoch),
 }
 
 impl Grant {
     pub(super) fn into_permit(self, semaphore: Semaphore) -> Permit {
-        let Grant { token, permits, counted_from, semaphore: of } = self;
+        let Grant { token, permits, counted_from, confirmed } = self;
         let lease = semaphore.lease;
-        LeaseGuard::new(Permits { semaphore, permits, of }, token, lease, counted_from)
+        LeaseGuard::new(Permits { semaphore, permits, confirmed }, token, lease, counted_from)
     }
 }
 
@@ -39,6 +44,21 @@ impl Permit {
     /// The number of permits.
     pub fn permits(&self) -> u32 {
         self.kind.permits
+    }
+
+    /// What this holder may put back if the server has forgotten it. Nothing if a release was sent:
+    /// others may have acquired the permits since, before the server forgot them.
+    pub(super) fn reclaimable(&self) -> Option<Reclaimable> {
+        let semaphore = &self.kind.semaphore;
+        semaphore.target.context.guarantees().guard?;
+        let number = semaphore.agreed.load(Ordering::Relaxed);
+        let is_certain = !self.release_in_doubt || mutation::has(Mutation::ReclaimReleased);
+        (is_certain && number > 0).then_some(Reclaimable {
+            confirmed: self.kind.confirmed,
+            permits: self.kind.permits,
+            number,
+            until: self.deadline,
+        })
     }
 
     /// After a suspiciously slow grant: caps the deadline by what the server's clock leaves.

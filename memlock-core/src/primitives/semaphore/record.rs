@@ -177,7 +177,8 @@ impl Record {
         self.holdings.iter().find(|holding| holding.token == token)
     }
 
-    /// How many permits have no holder when the server's clock shows `now`.
+    /// How many permits have no holder when the server's clock shows `now`. Whether they can be
+    /// acquired depends on the server, too: see `Snapshot`.
     pub(crate) fn available(&self, now: u64) -> u32 {
         let kept = mutation::has(Mutation::KeepExpired);
         let live = self.holdings.iter().filter(|holding| holding.until > now || kept);

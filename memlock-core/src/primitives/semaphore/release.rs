@@ -50,7 +50,11 @@ impl Kind for Permits {
     }
 
     fn is_there(permit: &Permit) -> Result<bool> {
-        permit.kind.semaphore.has_holder(permit.token)
+        let semaphore = &permit.kind.semaphore;
+        match semaphore.has_holder(permit.token)? {
+            true => Ok(true),
+            false => permit.forgotten().map_or(Ok(false), |it| semaphore.put_back(it)),
+        }
     }
 
     fn wake_next(permit: &Permit, wakes: Wakes) {

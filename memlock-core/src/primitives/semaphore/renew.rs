@@ -14,9 +14,11 @@ use crate::guard::lease_guard::LATEST_ARRIVAL;
 use crate::guard::renewal::renewable::{
     Check, Joined, PendingRenewal, Progress, Renewable, RenewableKind, Wanted,
 };
+use crate::lease::{Lease, MIN_LEASE};
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Expiry, Failure, Op, Reply, Returns};
+use crate::target::Target;
 
 /// A renewal under way.
 struct PermitRenewals {
@@ -68,7 +70,11 @@ impl PendingRenewal for PermitRenewals {
         match std::mem::replace(&mut self.step, Step::Inspect) {
             Step::Put { snapshot, .. } if *reply == Reply::Written => {
                 // `touch` has counted this write.
-                self.semaphore.remember_written((snapshot.record.token, snapshot.record.serial));
+                let of = snapshot.record.token;
+                self.semaphore.remember_written((of, snapshot.record.serial));
+                for held in self.permits.iter_mut().filter_map(|it| it.reclaimable.as_mut()) {
+                    held.confirmed = (of, snapshot.version.epoch());
+                }
                 if !snapshot.is_slow() {
                     return Progress::Renewed;
                 }
@@ -82,11 +88,24 @@ impl PendingRenewal for PermitRenewals {
             step => {
                 let mut snapshot = match self.semaphore.note(reply, sent) {
                     Ok(Some(snapshot)) => snapshot,
+                    Ok(None) if self.may_be_forgotten() => {
+                        self.refused = true;
+                        return gone([]);
+                    }
                     // The semaphore does not exist any more.
                     _ => {
                         return gone(self.permits.drain(..));
                     }
                 };
+                let (life, at) = (snapshot.version.epoch(), self.semaphore.target.now());
+                let is_forgotten = |permit: &Renewing| {
+                    snapshot.record.held_by(permit.token).is_none()
+                        && permit.reclaimable.is_some_and(|held| held.confirmed.1 != life)
+                };
+                if snapshot.recovers(at) && self.permits.iter().any(is_forgotten) {
+                    self.refused = true;
+                    return gone([]);
+                }
                 let lost: Vec<Renewing> = self
                     .permits
                     .extract_if(.., |permit| {
@@ -135,7 +154,7 @@ impl PendingRenewal for PermitRenewals {
     /// all others are not `wanted` any more.
     fn combine(&mut self, wanted: Wanted) -> Result<Vec<Token>, Failure> {
         let renewing = std::mem::take(&mut self.permits);
-        let extend = Extend { renewing, wanted: Some(wanted), gone: Vec::new() };
+        let extend = Extend { renewing, wanted: Some(wanted), gone: Vec::new(), keeps: false };
         let operation = Operation::new(Kind::Extend(extend), None);
         let completion = submit::submit(&self.semaphore, operation, None, &|| false);
         let unresolved =
@@ -178,6 +197,8 @@ impl PendingRenewal for PermitRenewals {
         let renewed = self.permits.iter().find(|permit| permit.token == guard.token());
         if let (Some(renewed), Some(permit)) = (renewed, guard.as_any().downcast_mut::<Permit>()) {
             permit.deadline = permit.deadline.max(renewed.deadline);
+            let confirmed = renewed.reclaimable.map(|held| held.confirmed);
+            permit.kind.confirmed = confirmed.unwrap_or(permit.kind.confirmed);
         }
     }
 
@@ -187,6 +208,13 @@ impl PendingRenewal for PermitRenewals {
 }
 
 impl PermitRenewals {
+    /// Whether the server may have forgotten the semaphore, rather than lost it by other means.
+    fn may_be_forgotten(&self) -> bool {
+        let Target { context, route, .. } = &self.semaphore.target;
+        context.recovery(*route).is_some()
+            && self.permits.iter().any(|permit| permit.reclaimable.is_some())
+    }
+
     /// Caps the deadlines by this snapshot.
     fn verify(&mut self, snapshot: &Snapshot) {
         for permit in &mut self.permits {
@@ -210,6 +238,11 @@ impl RenewableKind for Permits {
         Box::new(move || semaphore.has_holder(token))
     }
 
+    fn reclaimer(permit: &mut Permit) -> Option<Check> {
+        let (semaphore, forgotten) = (permit.kind.semaphore.clone(), permit.forgotten()?);
+        Some(Box::new(move || semaphore.put_back(forgotten)))
+    }
+
     fn begin(permit: &mut Permit, _in_doubt: bool) -> Option<Box<dyn PendingRenewal>> {
         let permits = vec![permit.renewing()?];
         let (semaphore, step) = (permit.kind.semaphore.clone(), Step::Inspect);
@@ -231,12 +264,24 @@ impl Permit {
         let lease = self.lease;
         self.server_until =
             self.server_until.max(self.kind.semaphore.target.gone(lease) + LATEST_ARRIVAL);
-        Some(Renewing {
+        Some(self.as_renewing())
+    }
+
+    fn as_renewing(&self) -> Renewing {
+        Renewing {
             token: self.token,
-            lease,
+            lease: self.lease,
             old_deadline: self.deadline,
             deadline: self.deadline,
-        })
+            reclaimable: self.reclaimable(),
+        }
+    }
+
+    /// What is to be put back, if the server may have forgotten it.
+    pub(super) fn forgotten(&self) -> Option<Renewing> {
+        let Target { context, route, .. } = &self.kind.semaphore.target;
+        let is_young = context.recovery(*route).is_some();
+        Some(self.as_renewing()).filter(|it| is_young && it.reclaimable.is_some())
     }
 }
 
@@ -247,5 +292,23 @@ impl Semaphore {
     /// As for any read.
     pub(crate) fn has_holder(&self, token: Token) -> crate::error::Result<bool> {
         Ok(self.inspect()?.is_some_and(|snapshot| snapshot.record.held_by(token).is_some()))
+    }
+
+    /// Puts permits back for the rest of their lease, for a holder that only wants to know whether
+    /// it holds them. False if they are lost.
+    pub(super) fn put_back(&self, holder: Renewing) -> crate::error::Result<bool> {
+        let rest = holder.deadline.since(self.target.now());
+        let renewing = Renewing { lease: Lease::new(rest.max(MIN_LEASE))?, ..holder };
+        let (renewing, gone) = (vec![renewing], Vec::new());
+        // Another thread may be renewing them.
+        let extend = Extend { renewing, wanted: None, gone, keeps: true };
+        let operation = Operation::new(Kind::Extend(extend), None);
+        let completion = submit::submit(self, operation, None, &|| false);
+        match completion.outcome {
+            OperationOutcome::Extended { .. } => Ok(!completion.renewing.is_empty()),
+            OperationOutcome::Failed(error) => Err(error),
+            OperationOutcome::Unresolved(error) => Err(Error::unresolved(error, "semaphore")),
+            _ => Ok(false),
+        }
     }
 }

@@ -17,15 +17,22 @@ impl Permit {
         let semaphore = self.kind.semaphore.clone();
         let kind = match step {
             Step::Release => {
-                Kind::Release(Release { token: self.token, entry_ids: self.entry_ids.clone() })
+                let (token, entry_ids) = (self.token, self.entry_ids.clone());
+                Kind::Release(Release { token, entry_ids, reclaimable: self.reclaimable() })
             }
             Step::Extend(lease) => {
                 // No deadline is needed: the caller's request itself shows that the extension is
                 // wanted.
                 let old_deadline = Moment::from_boot(Duration::MAX);
-                let renewing =
-                    Renewing { token: self.token, lease, old_deadline, deadline: self.deadline };
-                Kind::Extend(Extend { renewing: vec![renewing], wanted: None, gone: Vec::new() })
+                let renewing = Renewing {
+                    token: self.token,
+                    lease,
+                    old_deadline,
+                    deadline: self.deadline,
+                    reclaimable: self.reclaimable(),
+                };
+                let (renewing, gone) = (vec![renewing], Vec::new());
+                Kind::Extend(Extend { renewing, wanted: None, gone, keeps: false })
             }
         };
         let completion = submit::submit(&semaphore, Operation::new(kind, None), None, &|| false);
@@ -58,6 +65,8 @@ impl Permit {
                     let deadline =
                         if late { lease.deadline(clock.now()) } else { renewing.deadline };
                     (self.deadline, self.lease) = (deadline, lease);
+                    let confirmed = renewing.reclaimable.map(|held| held.confirmed);
+                    self.kind.confirmed = confirmed.unwrap_or(self.kind.confirmed);
                     // A release that is still under way carries an older version.
                     self.release_in_doubt = false;
                     let verified = if asks { self.verify_if_it_lasts() } else { Ok(()) };
@@ -91,7 +100,7 @@ impl Permit {
     /// The permits are not in the record. If an earlier release got no reply, it most likely
     /// released them, unless the semaphore is another one, or the lease had ended before.
     fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Outcome<Wakes> {
-        let same = instead.filter(|(token, _)| *token == self.kind.of);
+        let same = instead.filter(|(token, _)| *token == self.kind.confirmed.0);
         let in_time = self.kind.semaphore.target.now() < self.deadline;
         match (step, same) {
             (Step::Release, Some((_, capacity))) if self.release_in_doubt && in_time => {

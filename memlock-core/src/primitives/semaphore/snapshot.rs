@@ -27,6 +27,8 @@ pub(super) struct Refusal {
     pub(super) holder: ObservedHolder,
     /// Whether the number of holders is at its maximum.
     pub(super) is_full: bool,
+    /// Whether the server gave no new permits yet.
+    pub(super) recovers: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub(crate) struct Snapshot {
     /// When an earlier read was sent that was slow, and because of which this one was sent.
     pub(crate) first: Option<Moment>,
     pub(crate) guarantees: Guarantees,
+    /// Until when the server recovers in the life that has the record: no permits are granted.
+    pub(crate) recovers_until: Moment,
 }
 
 impl Snapshot {
@@ -84,15 +88,55 @@ impl Snapshot {
         // The item expires when the server's clock shows `expires`.
         let now = record.expires.saturating_sub(whole_seconds(remaining));
         let guarantees = *target.context.guarantees();
-        Snapshot { record, version, now, sent, took: came.since(sent), first: None, guarantees }
+        let recovers_until = match target.context.recovers_for(target.route, version.epoch()) {
+            // Also at moments that were read before this one.
+            Duration::ZERO => Moment::from_boot(Duration::ZERO),
+            left => target.now() + left,
+        };
+        Snapshot {
+            record,
+            version,
+            now,
+            sent,
+            took: came.since(sent),
+            first: None,
+            guarantees,
+            recovers_until,
+        }
+    }
+
+    /// Whether the server grants nothing new yet at this moment.
+    pub(super) fn recovers(&self, at: Moment) -> bool {
+        at < self.recovers_until
+    }
+
+    /// How many permits can be acquired.
+    pub(super) fn available(&self, at: Moment) -> u32 {
+        if self.recovers(at) { 0 } else { self.record.available(self.now) }
+    }
+
+    /// How many permits a waiter can acquire.
+    pub(super) fn capacity(&self, at: Moment) -> u32 {
+        if self.recovers(at) { 0 } else { self.record.capacity(self.now) }
+    }
+
+    /// How long it takes at most until so many permits are available.
+    pub(super) fn available_in(&self, wanted: u32, at: Moment) -> Option<Duration> {
+        let recovery = self.recovers_until.since(at);
+        if !recovery.is_zero() && self.record.available(self.now) >= wanted {
+            return Some(recovery);
+        }
+        let end = self.record.available_at(wanted, self.now)?;
+        Some(Duration::from_secs(end - self.now).max(recovery))
     }
 
     /// What a refused acquisition reports.
-    pub(super) fn refusal(&self) -> Refusal {
+    pub(super) fn refusal(&self, at: Moment) -> Refusal {
         let Snapshot { record, now, .. } = self;
-        let (available, is_full) = (record.available(*now), !record.has_room(*now));
+        let (available, is_full) = (self.available(at), !record.has_room(*now));
         let mut live = record.holdings.iter().filter(|holding| holding.until > *now);
         let holder = match live.next() {
+            _ if self.recovers(at) => ObservedHolder::Recovering(self.recovers_until.since(at)),
             _ if is_full && available > 0 => ObservedHolder::TooMany(MOST_HOLDERS),
             Some(first) => {
                 let (host, pid, _) = first.who();
@@ -100,7 +144,8 @@ impl Snapshot {
             }
             None => ObservedHolder::Unknown,
         };
-        Refusal { permits: record.permits, available, holder, is_full }
+        let recovers = self.recovers(at);
+        Refusal { permits: record.permits, available, holder, is_full, recovers }
     }
 
     /// Whether the reply took so long that the server may have been stopped, and its clock with it.

@@ -35,9 +35,9 @@ pub(super) fn wake_next(target: &Target) {
     let capacity = match item {
         Reply::Value(item) => {
             let now = context.clock().now();
-            Snapshot::read(target, item, now, now)
-                .map_or(0, |snapshot| snapshot.record.capacity(snapshot.now))
+            Snapshot::read(target, item, now, now).map_or(0, |snapshot| snapshot.capacity(now))
         }
+        _ if context.recovery(target.route).is_some() => 0,
         // The next waiter finds out.
         _ => u32::MAX,
     };

@@ -40,7 +40,7 @@ impl<'a> Command<'a> {
     /// command reads it.
     pub(super) fn of(op: &Op<'a>, refuses: bool) -> (Command<'a>, Option<Command<'a>>) {
         let (key, version, value, expiry, returns) = match *op {
-            Op::Add { key, value, expiry, returns } => (key, None, value, expiry, returns),
+            Op::Add { key, value, expiry, returns, .. } => (key, None, value, expiry, returns),
             Op::CompareAndSet { key, version, value, expiry, returns } => {
                 (key, Some(version), value, expiry, returns)
             }

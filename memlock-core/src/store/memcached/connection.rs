@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::codec;
 use super::command::Command;
@@ -11,7 +12,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::name::Key;
 use crate::store::remote::{self, Address, Patience, Socket};
-use crate::store::{Failure, Op, Reply, Stored};
+use crate::store::{Epoch, Failure, Op, Reply, Stored};
 
 /// The largest value that is read.
 const LARGEST_VALUE: usize = 1024 * 1024;
@@ -20,30 +21,47 @@ const LARGEST_VALUE: usize = 1024 * 1024;
 pub(in crate::store) struct Connection {
     socket: Socket,
     introduction: Introduction,
-    introduced: Moment,
+    /// When its description was requested, and when it had come.
+    introduced: (Moment, Moment),
+    /// What all clients of the server have agreed on, as read with the description.
+    config: Option<Vec<u8>>,
     /// The item from which stamps are drawn.
     stamp: Arc<Key>,
     last_opaque: u32,
 }
 
 impl Connection {
-    /// Connects, and reads the server's identity. Nothing is changed on the server.
+    /// Connects, and reads the server's identity and what its clients have agreed on, in one packet.
+    /// Nothing is changed on the server.
     pub(super) fn dial(
         address: &Address,
         pinned: Option<SocketAddr>,
         clock: &Arc<dyn Clock>,
         stamp: &Arc<Key>,
+        config: &Key,
     ) -> Result<Connection> {
         let mut socket = Socket::connect(address, "memcached", pinned, clock)?;
-        let introduced = clock.now();
-        let introduction = introduce(&mut socket)?;
-        Ok(Connection {
+        let (sent, opaque) = (clock.now(), 0);
+        let read = Command::Get { key: config };
+        socket.output.extend_from_slice(REQUEST);
+        codec::encode(&read, opaque, |_| 0, &mut socket.output)?;
+        socket.write_out().map_err(|failure| failure.error)?;
+        let mut patience = Patience::default();
+        let introduction = introduce(&mut socket, &mut patience)?;
+        let mut connection = Connection {
             socket,
             introduction,
-            introduced,
+            introduced: (sent, clock.now()),
+            config: None,
             stamp: Arc::clone(stamp),
-            last_opaque: 0,
-        })
+            last_opaque: opaque,
+        };
+        let found = connection.reply(&read, opaque, &mut patience).map_err(|(error, _)| error)?;
+        if let Reply::Value(item) = found {
+            connection.config = Some(item.value);
+        }
+        // A surplus might be taken for the first reply.
+        if connection.socket.unread().is_empty() { Ok(connection) } else { Err(unasked()) }
     }
 
     fn run_batch(
@@ -197,7 +215,7 @@ impl Connection {
     }
 
     fn server_time(&self) -> ServerTime {
-        ServerTime { shown: self.introduction.time, at: self.introduced }
+        ServerTime { shown: self.introduction.time, at: self.introduced.0 }
     }
 }
 
@@ -225,22 +243,29 @@ impl remote::Connection for Connection {
         self.introduction.life
     }
 
+    fn epoch(&self) -> Epoch {
+        self.introduction.life.epoch()
+    }
+
+    fn age(&self) -> Option<(Duration, Moment)> {
+        Some((self.introduction.age, self.introduced.1))
+    }
+
+    fn config(&mut self) -> Option<Vec<u8>> {
+        self.config.take()
+    }
+
     fn time(&self) -> ServerTime {
         self.server_time()
     }
 }
 
-fn introduce(socket: &mut Socket) -> Result<Introduction> {
-    socket.output.extend_from_slice(REQUEST);
-    socket.write_out().map_err(|failure| failure.error)?;
-    let mut patience = Patience::default();
+fn introduce(socket: &mut Socket, patience: &mut Patience) -> Result<Introduction> {
     let mut handshake = Handshake::default();
     loop {
-        let line = socket.line(&mut patience)?;
+        let line = socket.line(patience)?;
         if handshake.line(socket.at(line))? {
-            // A surplus might be taken for the first reply.
-            let is_quiet = socket.unread().is_empty();
-            return if is_quiet { handshake.finish() } else { Err(unasked()) };
+            return handshake.finish();
         }
     }
 }

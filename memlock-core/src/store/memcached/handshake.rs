@@ -46,6 +46,8 @@ pub(super) struct Introduction {
     pub(super) life: Life,
     /// The server's own Unix time when it answered.
     pub(super) time: u64,
+    /// How old the server was, at least.
+    pub(super) age: Duration,
     /// Whether versions rise in the order of the stores.
     pub(super) ordered: bool,
     /// Whether the server refuses to store when it is full: it was started with `-M`, or with a
@@ -87,6 +89,10 @@ impl ServerTime {
 impl remote::ServerTime for ServerTime {
     fn at(self, now: Moment) -> Duration {
         Duration::from_secs(self.at(now, Bound::Latest))
+    }
+
+    fn shown(self) -> Duration {
+        Duration::from_secs(self.shown)
     }
 }
 
@@ -151,7 +157,7 @@ impl Handshake {
             return Err(Error::protocol("The server's \"stats\" has no pid, time or uptime."));
         };
         let life = Life { boot: time.saturating_sub(uptime), pid };
-        Ok(Introduction { life, time, ordered, refuses: self.refuses })
+        Ok(Introduction { life, time, age: Life::age(uptime), ordered, refuses: self.refuses })
     }
 }
 
@@ -202,7 +208,8 @@ mod tests {
     fn a_fit_server_tells_its_life() {
         let known = introduce(&GOOD).unwrap();
         let life = Life { boot: 1000, pid: 5 };
-        assert_eq!(known, Introduction { life, time: 1100, ordered: true, refuses: false });
+        let age = Duration::from_secs(97);
+        assert_eq!(known, Introduction { life, time: 1100, age, ordered: true, refuses: false });
     }
 
     #[test]
@@ -228,6 +235,13 @@ mod tests {
             ErrorKind::Unreachable
         );
         assert!(with(2, "STAT time x").is_err());
+    }
+
+    #[test]
+    fn a_server_is_as_old_as_its_uptime_proves() {
+        for (uptime, age) in [("STAT uptime 0", 0), ("STAT uptime 3", 0), ("STAT uptime 61", 58)] {
+            assert_eq!(with(1, uptime).unwrap().age, Duration::from_secs(age), "{uptime}");
+        }
     }
 
     #[test]

@@ -51,18 +51,19 @@ const DEFAULT_PORT: u16 = 11211;
 pub(crate) struct Memcached {
     /// The item from which stamps are drawn.
     stamp: Arc<Key>,
+    /// The item in which all clients of a server agree on the guard.
+    config: Key,
 }
 
 impl Memcached {
     /// Parses the URL. No connection is opened until the first operation.
     pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
-        let stamp = Keyspace::new(url.get("prefix").unwrap_or_default())
-            .map_err(|error| url.refused("prefix", error))?
-            .internal("stamp");
+        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())
+            .map_err(|error| url.refused("prefix", error))?;
         let hosts = url.authority()?.split(',');
         let places = hosts.map(|host| remote::split(url, host, DEFAULT_PORT));
         let places = places.collect::<Result<_>>()?;
-        let protocol = Memcached { stamp: Arc::new(stamp) };
+        let protocol = Memcached { stamp: Arc::new(keys.internal("stamp")), config: keys.config() };
         Ok(Arc::new(Remote::new(protocol, places, url, clock)?))
     }
 }
@@ -78,11 +79,15 @@ impl Protocol for Memcached {
         pinned: Option<SocketAddr>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Connection> {
-        Connection::dial(address, pinned, clock, &self.stamp)
+        Connection::dial(address, pinned, clock, &self.stamp, &self.config)
     }
 
     fn guarantees(&self) -> Guarantees {
         GUARANTEES
+    }
+
+    fn config(&self) -> Option<&Key> {
+        Some(&self.config)
     }
 
     #[cfg(feature = "admin")]
@@ -113,7 +118,7 @@ mod tests {
         let server = std::thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             let said = "STAT pid 5\r\nSTAT uptime 1\r\nSTAT time 9\r\nSTAT version 1.6.18\r\nEND\r\n\
-                STAT cas_enabled yes\r\nEND\r\nSTORED\r\n";
+                STAT cas_enabled yes\r\nEND\r\nEN O0\r\nSTORED\r\n";
             stream.write_all(said.as_bytes()).unwrap();
             stream
         });

@@ -320,6 +320,10 @@ impl remote::Connection for Connection {
         self.introduction.life
     }
 
+    fn epoch(&self) -> Epoch {
+        self.introduction.life.epoch()
+    }
+
     fn time(&self) -> Reading {
         self.introduction.time
     }

@@ -23,6 +23,7 @@ pub(super) const fn guarantees(engine: Engine) -> Guarantees {
         evicts: false,
         fences_rise: FencesRise::WhileClocksDo,
         order: Order::Close,
+        guard: None,
         longest_key: 250,
         longest_value: engine.longest_value(),
     }

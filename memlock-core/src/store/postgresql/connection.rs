@@ -13,7 +13,7 @@ use super::wire::{Complaint, Wire, columns, nonsense, unwritable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::store::remote::{self, Address, Patience, Reading, Socket};
-use crate::store::{Failure, Op, Reply};
+use crate::store::{Epoch, Failure, Op, Reply};
 
 /// A call has no more operations than this, and no more bytes of values, about: the server builds
 /// the reply to a call in memory.
@@ -336,6 +336,14 @@ impl remote::Connection for Connection {
 
     fn life(&self) -> Life {
         self.introduction.life
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.introduction.life.epoch()
+    }
+
+    fn config(&mut self) -> Option<Vec<u8>> {
+        self.introduction.config.take()
     }
 
     fn time(&self) -> Reading {

@@ -24,10 +24,12 @@ impl Life {
 }
 
 /// The result of the introduction.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Introduction {
     pub(super) life: Life,
     pub(super) time: Reading,
+    /// What all clients of the server have agreed on.
+    pub(super) config: Option<Vec<u8>>,
     /// Whether all requests of the connection are run by one process of the server: no pooler is in
     /// between that passes them to several.
     pub(super) is_direct: bool,
@@ -113,12 +115,14 @@ pub(super) fn introduce(
     };
     let text = format!(
         "BEGIN ISOLATION LEVEL READ COMMITTED;
-        SELECT {}.live_1(), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {}, {}, {};
+        SELECT {}.live_1(), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {}, {}, {},
+            {};
         COMMIT",
         schema.quoted(),
         set("lock_timeout", format!("'{row_patience}'")),
         set("default_transaction_isolation", "'read committed'".to_owned()),
         set("synchronous_commit", commits.to_owned()),
+        settings.config.as_ref().map_or("NULL".to_owned(), |config| schema.reading(config)),
     );
     let row = ask(wire, settings, &text)?.into_iter().next().ok_or_else(nonsense)?;
     let number = |place: usize| {
@@ -127,7 +131,8 @@ pub(super) fn introduce(
     };
     let life = Life(number(0)?);
     let shown = Duration::from_micros(u64::try_from(number(1)?).map_err(|_| nonsense())?);
-    Ok(Introduction { life, time: Reading { shown, sent }, is_direct })
+    let config = row.get(5).and_then(Option::as_ref).map(|text| text.clone().into_bytes());
+    Ok(Introduction { life, time: Reading { shown, sent }, config, is_direct })
 }
 
 pub(super) fn about(wire: &mut Wire, settings: &Settings) -> Result<About> {

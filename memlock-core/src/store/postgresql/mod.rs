@@ -90,6 +90,10 @@ impl Protocol for Postgresql {
         promises::guarantees(self.settings.schema.is_durable)
     }
 
+    fn config(&self) -> Option<&Key> {
+        self.settings.config.as_ref()
+    }
+
     fn removal_sql(&self, key: &Key, start: &[u8]) -> Option<String> {
         Some(self.settings.schema.removal(key, start))
     }

@@ -19,6 +19,7 @@ const UNLOGGED: Guarantees = Guarantees {
     evicts: false,
     fences_rise: FencesRise::WhileClocksDo,
     order: Order::Close,
+    guard: None,
     longest_key: 250,
     longest_value: 1024 * 1024,
 };

@@ -406,7 +406,7 @@ mod tests {
         };
         let (missing, too_large) = ("Missing", "more than 1 MiB");
         for (op, answers) in [
-            (Op::Add { key, value, expiry, returns }, &[(1, "Stored"), (2, "Exists")][..]),
+            (Op::add(key, value, expiry, returns), &[(1, "Stored"), (2, "Exists")][..]),
             (Op::get(key), &[(3, "Value"), (4, missing), (5, too_large)]),
             (
                 Op::CompareAndSet { key, version, value, expiry, returns },
@@ -432,7 +432,7 @@ mod tests {
                 }
             }
         }
-        let unnumbered = Op::Add { key, value, expiry, returns };
+        let unnumbered = Op::add(key, value, expiry, returns);
         assert!(decoded(&unnumbered, 1, None).is_err());
     }
 
@@ -440,7 +440,7 @@ mod tests {
     fn what_ends_far_ahead_is_asked_for_all_the_same() {
         let key = crate::name::Keyspace::default().lock(b"x");
         let add = |expiry| {
-            let op = Op::Add { key: &key, value: b"v", expiry, returns: Returns::Fence };
+            let op = Op::add(&key, b"v", expiry, Returns::Fence);
             let request = Request::of(&op);
             (request.lease, request.until)
         };

@@ -59,6 +59,16 @@ impl Schema {
         )
     }
 
+    /// An expression that reads an item's value as text.
+    pub(super) fn reading(&self, key: &Key) -> String {
+        format!(
+            "(SELECT encode(value, 'escape') FROM {}.items \
+             WHERE key = convert_from(decode('{}', 'hex'), 'UTF8') AND expires > clock_timestamp())",
+            self.quoted(),
+            hex(key.as_str().as_bytes()),
+        )
+    }
+
     /// The statement that removes an item whose value begins so, in a transaction of somebody else's.
     /// Without quotes, backslashes and percent signs in its literals: it may be run by any client
     /// library, with any settings.

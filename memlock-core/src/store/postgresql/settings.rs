@@ -6,7 +6,7 @@ use super::passwords;
 use super::schema::Schema;
 use super::ssl::Ssl;
 use crate::error::{Error, Result};
-use crate::name::percent_decode;
+use crate::name::{Key, Keyspace, percent_decode};
 use crate::store::remote::{self, Place};
 use crate::store::url::{Secret, Url};
 
@@ -24,6 +24,9 @@ pub(super) struct Settings {
     pub(super) database: String,
     pub(super) schema: Schema,
     pub(super) ssl: Ssl,
+    /// The item in which all clients of a server agree on the guard; `None`: the tables are logged,
+    /// so that nothing is forgotten.
+    pub(super) config: Option<Key>,
 }
 
 impl Settings {
@@ -74,9 +77,13 @@ impl Settings {
             None => return Err(bad(url, "has no user, and this process's user has no name")),
         };
         let database = database.or_else(|| variable("PGDATABASE")).unwrap_or_else(|| user.clone());
+        let schema = schema(url)?;
+        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())
+            .map_err(|error| url.refused("prefix", error))?;
         let settings = Settings {
             password: password.or_else(|| variable("PGPASSWORD")).map(Secret),
-            schema: schema(url)?,
+            config: (!schema.is_durable).then(|| keys.config()),
+            schema,
             ssl: Ssl::take(url)?,
             user,
             database,

@@ -6,12 +6,14 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use redis::{Parser, ServerError, Value};
 
 use super::handshake::{self, Introduction, Life};
 use super::settings::Settings;
 use super::{errors, replies, request};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::mix;
 use crate::name::Key;
@@ -284,6 +286,18 @@ impl remote::Connection for Connection {
 
     fn life(&self) -> Life {
         self.introduction.life
+    }
+
+    fn epoch(&self) -> Epoch {
+        self.introduction.life.epoch()
+    }
+
+    fn age(&self) -> Option<(Duration, Moment)> {
+        Some(self.introduction.age)
+    }
+
+    fn config(&mut self) -> Option<Vec<u8>> {
+        self.introduction.config.take()
     }
 
     fn time(&self) -> Reading {

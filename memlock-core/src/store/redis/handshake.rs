@@ -6,6 +6,7 @@ use redis::{Cmd, Parser, Value, cmd};
 
 use super::settings::Settings;
 use super::{errors, replies, request};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::hash::fnv1a;
 use crate::name::Key;
@@ -35,7 +36,12 @@ impl Life {
 #[derive(Clone, Debug)]
 pub(super) struct Introduction {
     pub(super) life: Life,
+    /// How old the server was at least, and when it had told. It counts the seconds of its host's
+    /// clock that have begun.
+    pub(super) age: (Duration, Moment),
     pub(super) time: Reading,
+    /// What all clients of the server have agreed on.
+    pub(super) config: Option<Vec<u8>>,
     /// The name of the script on the server.
     pub(super) script: String,
     /// The counter of fences after it was raised; `None` if the server refused that, as it refuses
@@ -74,7 +80,9 @@ pub(super) fn introduce(
     let (mut server, mut memory) = (cmd("INFO"), cmd("INFO"));
     server.arg("server");
     memory.arg("memory");
-    requests.extend([server, cmd("TIME"), load(), raise(&settings.fence, 0)]);
+    let mut config = cmd("GET");
+    config.arg(settings.config.as_str());
+    requests.extend([server, cmd("TIME"), load(), raise(&settings.fence, 0), config]);
     if settings.refuses_evictions {
         requests.push(memory);
     }
@@ -92,7 +100,10 @@ pub(super) fn introduce(
         accepted(next()?)?;
     }
     // What it is comes before what it refuses.
-    let life = examine(&text(accepted(next()?)?).ok_or_else(nonsense)?)?;
+    let about = text(accepted(next()?)?).ok_or_else(nonsense)?;
+    let life = examine(&about)?;
+    let uptime = field(&about, "uptime_in_seconds").and_then(|text| text.parse::<u64>().ok());
+    let age = Duration::from_secs(uptime.unwrap_or(0).saturating_sub(1));
     let shown = unix_time(accepted(next()?)?).ok_or_else(nonsense)?;
     let script = text(accepted(next()?)?).ok_or_else(nonsense)?;
     let floor = match next()? {
@@ -103,6 +114,12 @@ pub(super) fn introduce(
         }
         answer => Some(number(accepted(answer)?).ok_or_else(nonsense)?),
     };
+    let config = match next()? {
+        Value::BulkString(bytes) => Some(request::value_of(&bytes).to_vec()),
+        // A user without a guard needs no right to this key, and with one the item cannot be added.
+        Value::ServerError(error) if error.code() == "NOPERM" => None,
+        answer => accepted(answer).map(|_| None)?,
+    };
     if settings.refuses_evictions {
         refuse_evictions(&text(accepted(next()?)?).ok_or_else(nonsense)?)?;
     }
@@ -111,7 +128,8 @@ pub(super) fn introduce(
             "The server said more than it was asked: it is not a Redis that memlock can use.",
         ));
     }
-    Ok(Introduction { life, time: Reading { shown, sent }, script, floor })
+    let age = (age, socket.clock().now());
+    Ok(Introduction { life, age, time: Reading { shown, sent }, config, script, floor })
 }
 
 /// The replies to the handshake.

@@ -41,7 +41,7 @@ use super::url::{Secret, Url};
 use super::{Guarantees, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::name::percent_decode;
+use crate::name::{Key, percent_decode};
 use connection::Connection;
 use settings::Settings;
 
@@ -136,6 +136,10 @@ impl Protocol for Redis {
 
     fn guarantees(&self) -> Guarantees {
         promises::GUARANTEES
+    }
+
+    fn config(&self) -> Option<&Key> {
+        Some(&self.settings.config)
     }
 
     #[cfg(feature = "admin")]

@@ -16,6 +16,7 @@ pub(super) const GUARANTEES: Guarantees = Guarantees {
     evicts: true,
     fences_rise: FencesRise::WhileClocksDo,
     order: Order::Sent,
+    guard: None,
     longest_key: 250,
     longest_value: 1024 * 1024,
 };

@@ -221,7 +221,6 @@ fn stored(key: &Key, version: u64, value: &[u8]) -> Vec<u8> {
 }
 
 /// The value of an item with this content.
-#[cfg(feature = "admin")]
 pub(super) fn value_of(stored: &[u8]) -> &[u8] {
     match stored.split_at_checked(16) {
         Some((version, rest))
@@ -284,7 +283,7 @@ mod tests {
     fn an_item_that_was_added_lives_no_shorter_than_its_lease() {
         let key = Keyspace::default().lock(b"x");
         let expiry = Expiry::After(Duration::from_nanos(1_000_000_001));
-        let add = Op::Add { key: &key, value: b"v", expiry, returns: Returns::Fence };
+        let add = Op::add(&key, b"v", expiry, Returns::Fence);
         let mut out = Vec::new();
         encode(&add, 7, None, &mut out);
         let words = "*6\r\n$3\r\nSET\r\n$6\r\nlock:x\r\n$18\r\n0000000000000007 v\r\n$2\r\nNX\r\n$2\r\nPX\r\n$4\r\n1003\r\n";

@@ -22,6 +22,8 @@ pub(super) struct Settings {
     pub(super) is_encrypted: bool,
     /// The counter of fences.
     pub(super) fence: Key,
+    /// The item in which all clients of a server agree on the guard.
+    pub(super) config: Key,
 }
 
 impl Settings {
@@ -60,10 +62,10 @@ impl Settings {
                 url.shown()
             )));
         }
-        let fence = Keyspace::new(url.get("prefix").unwrap_or_default())
-            .map_err(|error| url.refused("prefix", error))?
-            .internal("fence");
+        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())
+            .map_err(|error| url.refused("prefix", error))?;
+        let (fence, config) = (keys.internal("fence"), keys.config());
         let is_encrypted = url.scheme == "rediss";
-        Ok(Settings { user, password, database, refuses_evictions, is_encrypted, fence })
+        Ok(Settings { user, password, database, refuses_evictions, is_encrypted, fence, config })
     }
 }

@@ -7,10 +7,12 @@
 //! | `hosts` | the servers that a URL names, and which of them owns a route |
 //! | `settings` | addresses, timeouts and the size of the pool |
 //! | `server` | one server: its idle connections, and when a failed batch is sent again |
+//! | `agreement` | the guard on which all clients of a server have to agree |
 //! | `dial` | resolving a host name, and connecting |
 //! | `stream` | TCP or a Unix socket |
 //! | `socket` | one connection: deadlines, input and output |
 
+mod agreement;
 mod dial;
 mod hosts;
 mod protocol;
@@ -25,8 +27,9 @@ use std::time::Duration;
 
 #[cfg(feature = "admin")]
 use super::admin::Admin;
+use super::recovery::Guard;
 use super::url::Url;
-use super::{Failure, Guarantees, Node, Op, Reply, Route, Store};
+use super::{Epoch, Failure, Guarantees, Node, Op, Recovery, Reply, Route, Store};
 use crate::clock::Clock;
 #[cfg(feature = "admin")]
 use crate::error::Error;
@@ -54,6 +57,7 @@ pub(super) use stream::Stream;
 #[derive(Debug)]
 pub(super) struct Remote<P: Protocol> {
     protocol: P,
+    guard: Option<Guard>,
     servers: Hosts<Server<P>>,
 }
 
@@ -66,9 +70,13 @@ impl<P: Protocol> Remote<P> {
         clock: &Arc<dyn Clock>,
     ) -> Result<Remote<P>> {
         let settings = Settings::take(url)?;
-        let server = |place| Server::new(place, settings, Arc::clone(clock));
+        let guard = match protocol.config() {
+            Some(_) => url.take_some_duration("guard")?.map(Guard::new).transpose()?,
+            None => None,
+        };
+        let server = |place| Server::new(place, settings, guard, Arc::clone(clock));
         let servers = Hosts::new(url, places.into_iter().map(server))?;
-        Ok(Remote { protocol, servers })
+        Ok(Remote { protocol, guard, servers })
     }
 
     fn owner(&self, route: Route) -> &Server<P> {
@@ -112,11 +120,19 @@ impl<P: Protocol> Store for Remote<P> {
     }
 
     fn guarantees(&self) -> Guarantees {
-        self.protocol.guarantees()
+        Guarantees { guard: self.guard, ..self.protocol.guarantees() }
     }
 
     fn time(&self, route: Route) -> Option<Duration> {
         self.owner(route).time()
+    }
+
+    fn recovery(&self, route: Route) -> Option<Recovery> {
+        self.owner(route).recovery()
+    }
+
+    fn recovers_for(&self, route: Route, life: Epoch) -> Duration {
+        self.owner(route).recovers_for(life)
     }
 
     fn local_address(&self, route: Route) -> Option<IpAddr> {

@@ -14,7 +14,7 @@ use crate::lease::DRIFT;
 use crate::name::Key;
 #[cfg(feature = "admin")]
 use crate::store::admin::Admin;
-use crate::store::{Failure, Guarantees, Op, Reply};
+use crate::store::{Epoch, Failure, Guarantees, Op, Reply};
 
 /// A protocol by which servers store items.
 pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
@@ -35,6 +35,11 @@ pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
 
     /// What the servers promise.
     fn guarantees(&self) -> Guarantees;
+
+    /// The item in which all clients of a server agree on a guard; `None`: the URL cannot have one.
+    fn config(&self) -> Option<&Key> {
+        None
+    }
 
     /// See [`Store::removal_sql`](crate::store::Store::removal_sql).
     fn removal_sql(&self, _key: &Key, _start: &[u8]) -> Option<String> {
@@ -118,6 +123,21 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
     /// The life of the server in which the connection was opened.
     fn life(&self) -> Self::Life;
 
+    /// The same, as versions name it.
+    fn epoch(&self) -> Epoch;
+
+    /// How old that life was at the given moment, at least; `None` if the server does not tell: the
+    /// [`config`](Protocol::config) item is then as old as the life.
+    fn age(&self) -> Option<(Duration, Moment)> {
+        None
+    }
+
+    /// The value of the [`config`](Protocol::config) item, as it was read when the connection was
+    /// opened. It is given once.
+    fn config(&mut self) -> Option<Vec<u8>> {
+        None
+    }
+
     /// The reading of the server's clock when the connection was opened.
     fn time(&self) -> Self::Time;
 }
@@ -126,6 +146,9 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
 pub(in crate::store) trait ServerTime: Copy + fmt::Debug + Send {
     /// The server's time at this moment, rather too late than too early.
     fn at(self, now: Moment) -> Duration;
+
+    /// The time that the server's clock showed.
+    fn shown(self) -> Duration;
 }
 
 /// One reading of a clock that is exact.
@@ -139,6 +162,10 @@ pub(in crate::store) struct Reading {
 }
 
 impl ServerTime for Reading {
+    fn shown(self) -> Duration {
+        self.shown
+    }
+
     fn at(self, now: Moment) -> Duration {
         let passed = now.since(self.sent);
         self.shown + passed + passed / DRIFT as u32

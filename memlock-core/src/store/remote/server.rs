@@ -1,16 +1,19 @@
-//! One server: its idle connections, and when a failed batch is sent again.
+//! One server: its idle connections, when a failed batch is sent again, and what the server may
+//! be asked while it recovers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use super::agreement::agree;
 use super::hosts::Named;
 use super::protocol::{Connection, Protocol, ServerTime};
 use super::settings::{Address, Place, Settings};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkLocal};
-use crate::store::{Failure, Op, Reply, Survives};
+use crate::store::recovery::{self, Guard, Observed};
+use crate::store::{Epoch, Failure, Op, Recovery, Reply, Survives};
 
 /// How long a server counts as silent after a request that it did not answer. The time must cover
 /// the exit of a program that holds many locks, and be short enough that a drop long after a single
@@ -23,6 +26,7 @@ type Life<P> = <<P as Protocol>::Connection as Connection>::Life;
 #[derive(Debug)]
 pub(super) struct Server<P: Protocol> {
     address: Address,
+    guard: Option<Guard>,
     clock: Arc<dyn Clock>,
     idle: ForkLocal<Mutex<Idle<P::Connection>>>,
 }
@@ -41,6 +45,7 @@ struct Idle<C: Connection> {
     time: Option<C::Time>,
     /// The life of the server in which the last connection was opened.
     life: Option<C::Life>,
+    observed: Observed,
     /// Whether the server was unreachable in the last batch.
     is_down: bool,
     /// Whether the last batch was refused, for reasons of its own. If the next one is, too, those may be
@@ -59,6 +64,7 @@ impl<C: Connection> Default for Idle<C> {
             local: None,
             time: None,
             life: None,
+            observed: Observed::default(),
             is_down: false,
             was_refused: false,
             silent_until: None,
@@ -74,8 +80,13 @@ impl<P: Protocol> Named for Server<P> {
 }
 
 impl<P: Protocol> Server<P> {
-    pub(super) fn new(place: Place, settings: Settings, clock: Arc<dyn Clock>) -> Server<P> {
-        Server { address: Address::new(place, settings), clock, idle: ForkLocal::new() }
+    pub(super) fn new(
+        place: Place,
+        settings: Settings,
+        guard: Option<Guard>,
+        clock: Arc<dyn Clock>,
+    ) -> Server<P> {
+        Server { address: Address::new(place, settings), guard, clock, idle: ForkLocal::new() }
     }
 
     /// The address of the server.
@@ -103,6 +114,19 @@ impl<P: Protocol> Server<P> {
     pub(super) fn time(&self) -> Option<Duration> {
         let time = self.idle().time;
         time.map(|time| time.at(self.clock.now()))
+    }
+
+    /// See [`Store::recovery`](crate::store::Store::recovery).
+    pub(super) fn recovery(&self) -> Option<Recovery> {
+        let observed = self.idle().observed;
+        observed.recovery(self.guard?, self.clock.now())
+    }
+
+    /// See [`Store::recovers_for`](crate::store::Store::recovers_for).
+    pub(super) fn recovers_for(&self, life: Epoch) -> Duration {
+        let Some(guard) = self.guard else { return Duration::ZERO };
+        let observed = self.idle().observed;
+        observed.recovers_for(guard, life, self.clock.now())
     }
 
     /// Runs a batch on this server.
@@ -133,7 +157,7 @@ impl<P: Protocol> Server<P> {
         &self,
         protocol: &P,
         pooled: Option<Box<P::Connection>>,
-        epoch: u64,
+        mut epoch: u64,
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
@@ -152,10 +176,19 @@ impl<P: Protocol> Server<P> {
                 let (connection, before) = self
                     .dial(protocol)
                     .map_err(|error| fail(Failure { error, sent: false }, true))?;
+                if self.guard.is_some() && before.is_some_and(|before| before != connection.life())
+                {
+                    // Connections to another life grant nothing any more.
+                    epoch = self.forget_idle();
+                }
                 (Box::new(connection), Some(before))
             }
         };
-        let ended = connection.run(ops, meanwhile);
+        let life = connection.epoch();
+        // The server only gets older until it carries the request out.
+        let recovers = !self.recovers_for(life).is_zero();
+        let run = |ops: &[Op<'_>]| connection.run(ops, meanwhile);
+        let ended = recovery::run_admitted(ops, life, recovers, run);
         // Logged after the request, because a logger may take long, and a request that renews a
         // lease may not have the time.
         if let Some(before) = dialled {
@@ -187,12 +220,19 @@ impl<P: Protocol> Server<P> {
         let pinned = self.idle().pinned;
         // Connecting changes no lock, so a failure is never worse than "unreachable".
         let dialled = protocol.dial(&self.address, pinned, &self.clock);
-        let connection = dialled.map_err(|error| Failure { error, sent: false }.of_read())?;
+        let mut connection = dialled.map_err(|error| Failure { error, sent: false }.of_read())?;
+        let agreed = match protocol.config() {
+            Some(key) => agree(&mut connection, key, self.guard, self.clock.as_ref())?,
+            None => None,
+        };
         let (local, address) = connection.ends();
         let life = connection.life();
         let mut idle = self.idle();
         idle.pinned = idle.pinned.or(address);
         (idle.local, idle.time) = (local, Some(connection.time()));
+        if let (Some(guard), Some((age, at))) = (self.guard, agreed) {
+            idle.observed.connected(guard, connection.epoch(), age, at);
+        }
         let before = idle.life.replace(life);
         Ok((connection, before))
     }
@@ -200,6 +240,7 @@ impl<P: Protocol> Server<P> {
     fn note_contact(&self, protocol: &P, before: Option<Life<P>>, now: Life<P>) {
         if before.is_some_and(|before| before != now) {
             let lost = match protocol.guarantees().survives {
+                _ if self.guard.is_some() => "its holders put their locks back",
                 // What survives a clean restart has another life only after a crash.
                 Survives::Nothing | Survives::CleanRestart => "all its locks are lost",
                 Survives::Persisted => "locks that it had not saved are lost",

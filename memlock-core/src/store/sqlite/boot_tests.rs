@@ -124,7 +124,7 @@ impl Process {
 
     /// The fence of the new item.
     fn add(&mut self, key: &Key, expiry: Expiry) -> Option<u64> {
-        match self.run(Op::Add { key, value: b"1", expiry, returns: Returns::Fence }) {
+        match self.run(Op::add(key, b"1", expiry, Returns::Fence)) {
             Reply::Stored(stored) => Some(stored.fence),
             Reply::Exists => None,
             other => panic!("{other:?}"),
@@ -139,12 +139,7 @@ impl Process {
     /// The fence of a lock that is held for no time.
     fn fence(&mut self) -> u64 {
         let key = self.keys.lock(b"fence");
-        let Reply::Stored(stored) = self.run(Op::Add {
-            key: &key,
-            value: b"",
-            expiry: Expiry::After(HOUR),
-            returns: Returns::Fence,
-        }) else {
+        let Reply::Stored(stored) = self.run(hold(&key)) else {
             panic!("the lock is free");
         };
         assert_eq!(self.run(Op::Delete { key: &key, version: stored.version }), Reply::Deleted);
@@ -161,6 +156,10 @@ impl Drop for Process {
         let _call = fork_safety::enter();
         self.connection = None;
     }
+}
+
+fn hold(key: &Key) -> Op<'_> {
+    Op::add(key, b"", Expiry::After(HOUR), Returns::Fence)
 }
 
 #[test]
@@ -232,9 +231,7 @@ fn a_number_of_an_old_base_is_not_stored_by_a_change_either() {
     let clocks = Clocks::at(2 * DAY);
     let mut host = Process::start(&directory, &clocks, kernel("1"));
     let key = host.keys.lock(b"m");
-    let held =
-        Op::Add { key: &key, value: b"", expiry: Expiry::After(HOUR), returns: Returns::Fence };
-    let Reply::Stored(held) = host.run(held) else { panic!("it is free") };
+    let Reply::Stored(held) = host.run(hold(&key)) else { panic!("it is free") };
     let last = Process::start(&directory, &clocks, container("c")).fence();
     let changed = host.run(Op::CompareAndSet {
         key: &key,

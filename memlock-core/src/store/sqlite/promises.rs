@@ -15,6 +15,7 @@ pub(super) const GUARANTEES: Guarantees = Guarantees {
     evicts: false,
     fences_rise: FencesRise::Always,
     order: Order::Sent,
+    guard: None,
     longest_key: 250,
     longest_value: 512 * 1024 * 1024,
 };

@@ -63,6 +63,13 @@ pub enum TargetState {
 }
 
 impl TargetState {
+    /// The state of a target without an item. `recovers`: for how long the server gives nothing new
+    /// yet, which is as a holder whose lease ends then.
+    pub(crate) fn of_missing(recovers: Option<Duration>) -> TargetState {
+        let held = |left| TargetState::Held { notifies: true, left: Some(left) };
+        recovers.map_or(TargetState::Free, held)
+    }
+
     /// Whether an attempt may succeed.
     pub(super) fn is_available(self) -> bool {
         matches!(self, TargetState::Free | TargetState::Ours)

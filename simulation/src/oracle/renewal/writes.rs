@@ -5,7 +5,7 @@ use crate::oracle::requester::Requester;
 use crate::oracle::semaphores::Line;
 use crate::oracle::state::Oracle;
 use crate::oracle::token::token_of;
-use crate::server::{Change, Server};
+use crate::server::{Cause, Change, Server};
 use crate::time::{MILLI, Nanos, SECOND};
 
 /// How much longer than the lease a server may store the item, counted from the write.
@@ -22,6 +22,13 @@ impl Oracle {
     ) {
         let (before, after) =
             (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
+        // A lock that was put back too late is removed again.
+        let ended = |token: &str| {
+            self.renewals.all.get(token).is_some_and(|renewed| !renewed.is_relied_on(now))
+        };
+        if self.guard.is_some() && after.is_none() && before.as_deref().is_some_and(ended) {
+            return;
+        }
         self.renewer_wrote(before.as_deref(), after.as_deref(), by);
         let lease = after.and_then(|token| self.renewals.lease_of(&token)).unwrap_or(0);
         let latest = now + lease + AFTER_THE_LEASE + lease / 5000;
@@ -32,10 +39,21 @@ impl Oracle {
 
     /// A renewer has replaced the token `before` by `after`.
     fn renewer_wrote(&mut self, before: Option<&str>, after: Option<&str>, by: Requester) {
-        let (Some(token), true) = (after, before == after) else {
-            return self.report_violation(format!("a renewer replaced {before:?} by {after:?}"));
+        let is_forgotten = |token: &str| {
+            let gone = self.tokens.get(token).and_then(|token| token.gone);
+            matches!(gone, Some((_, Cause::Forgotten)))
         };
         let sent = self.renewers.begun(by);
+        // A request to put it back may arrive after the release.
+        let is_late = |token: &str| {
+            let ended = self.renewals.all.get(token).and_then(|renewed| renewed.ended);
+            self.guard.is_some() && ended.is_some_and(|ended| ended >= sent)
+        };
+        let puts_back =
+            before.is_none() && after.is_some_and(|token| is_forgotten(token) || is_late(token));
+        let (Some(token), true) = (after, before == after || puts_back) else {
+            return self.report_violation(format!("a renewer replaced {before:?} by {after:?}"));
+        };
         let Some(renewed) = self.renewals.all.get_mut(token) else {
             return self.report_violation(format!("{token} was renewed, and is not to be"));
         };
@@ -43,7 +61,9 @@ impl Oracle {
             Some("by another process")
         } else if renewed.ended.is_some_and(|ended| ended < sent) {
             Some("after it was released")
-        } else if renewed.longest.is_some_and(|longest| longest + ROUNDING < sent) {
+        } else if renewed.longest.is_some_and(|longest| longest + ROUNDING < sent)
+            && (!puts_back || self.renewers.has(by.task))
+        {
             Some("after max_hold")
         } else if !renewed.is_relied_on(sent) {
             Some("after its lease was over")

@@ -54,7 +54,11 @@ impl Oracle {
             let Some(semaphore) = all.get(key) else { continue };
             let available =
                 u32::try_from(semaphore.available(server_time, |_| false)).unwrap_or(u32::MAX);
-            states.insert(semaphore.record.as_ref().map(|record| (record.permits, available)));
+            let permits = semaphore.record.as_ref().map(|record| record.permits);
+            states.insert(permits.map(|permits| (permits, available)));
+            if now < self.recovers_until {
+                states.insert(permits.map(|permits| (permits, 0)));
+            }
         }
         if calls.is_empty() {
             return;
@@ -90,6 +94,7 @@ impl Oracle {
                 let late =
                     semaphore.available(server_time.saturating_sub(1), |line| mine(&line.token));
                 call.was_busy |= late < u64::from(call.request.permits) || is_reserved;
+                call.was_busy |= now < self.recovers_until;
                 call.was_missing |= record.is_none();
                 call.was_other |= record.is_some_and(|record| {
                     record.permits < call.request.permits
@@ -182,6 +187,10 @@ impl Oracle {
         }
         let lost =
             matches!(self.tokens.get(&token), Some(Token { gone: Some((_, Cause::Loss)), .. }));
+        let forgotten = matches!(
+            self.tokens.get(&token),
+            Some(Token { gone: Some((_, Cause::Forgotten)), .. })
+        );
         // Tokens that were written meanwhile for other calls of the process were not for this one.
         for (other, it) in self.tokens.iter_mut().filter(|(_, it)| it.sent >= call.begun) {
             if *other == token {
@@ -193,6 +202,7 @@ impl Oracle {
         self.holds(HoldInterval {
             permits: Some(permits),
             lost,
+            forgotten,
             ..HoldInterval::new(call.process, call.request.key, token, until)
         })
     }
@@ -255,6 +265,7 @@ impl Oracle {
             Refusal::NotFound if !call.was_missing || call.request.number.is_some() => {
                 Some(format!("{key} was not found, and it was there"))
             }
+            Refusal::Recovering => self.check_recovering(key, call.begun),
             Refusal::Other => Some(format!("the call for {key} failed without a possible cause")),
             _ => None,
         };

@@ -81,6 +81,7 @@ impl Oracle {
                 ));
             }
             let cause = match line.until <= server_time {
+                _ if change.cause == Cause::Forgotten => Cause::Forgotten,
                 _ if lost => Cause::Loss,
                 true => Cause::Expiry,
                 false => Cause::Command,
@@ -94,6 +95,14 @@ impl Oracle {
         } else if change.cause == Cause::Expiry {
             self.forgets_releases(key);
         }
+        let is_new = |token: &str| before.as_ref().is_none_or(|it| it.line(token).is_none());
+        let lines = after.iter().flat_map(|after| &after.lines);
+        for line in lines.filter(|line| is_new(&line.token)) {
+            self.check_grant_in_recovery(key, &line.token, now, server);
+            for hold in self.holds.values_mut().filter(|hold| hold.token == line.token) {
+                hold.forgotten = false;
+            }
+        }
         if let (Some(Requester { process, task, sent }), Some(after)) = (by, &after) {
             let took = self.semaphores.read_took(task, key, sent);
             let candidates: Vec<BTreeSet<usize>> = after
@@ -105,7 +114,9 @@ impl Oracle {
                     let by = Requester { process, task, sent };
                     let candidates =
                         self.semaphores.candidates(key, line, by).map(|(task, _)| task);
-                    if is_known { BTreeSet::new() } else { candidates.collect() }
+                    // What its holder puts back is for no call.
+                    let is_held = self.holds.values().any(|hold| hold.token == line.token);
+                    if is_known || is_held { BTreeSet::new() } else { candidates.collect() }
                 })
                 .collect();
             for (line, candidates) in after.lines.iter().zip(candidates) {
@@ -120,6 +131,7 @@ impl Oracle {
                     written: now,
                     gone: None,
                     again: false,
+                    life: server.life().pid,
                 };
                 let known = self.tokens.entry(line.token.clone()).or_insert_with(|| token.clone());
                 // The same attempt continues, after a grant that it did not know of was lost.

@@ -202,9 +202,14 @@ impl Oracle {
         }
         let is_newcomer =
             |call: &Call| !call.has_queued && call.request.priority <= reservation.priority;
+        let is_put_back = |line: &Line| {
+            let gone = self.tokens.get(&line.token).and_then(|token| token.gone);
+            matches!(gone, Some((_, Cause::Forgotten)))
+        };
         let takes = |line: &&&Line| {
             let mut candidates = self.semaphores.candidates(key, line, by).peekable();
             reservation.token != line.token
+                && !is_put_back(line)
                 && candidates.peek().is_some()
                 && candidates.all(|(_, call)| is_newcomer(call))
         };

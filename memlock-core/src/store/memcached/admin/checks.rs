@@ -175,7 +175,13 @@ fn uptime(stats: &Stats) -> Finding {
     let uptime = number(stats, "uptime").unwrap_or(0);
     let said = format!("it has been up for {}", brief(Duration::from_secs(uptime)));
     if uptime < 60 {
-        return Finding::new("uptime", Note, format!("{said}: what was held before is lost"));
+        return Finding::new(
+            "uptime",
+            Note,
+            format!(
+                "{said}: what was held before is lost, unless a guard lets holders put it back"
+            ),
+        );
     }
     Finding::new("uptime", Good, said)
 }

@@ -1,0 +1,221 @@
+//! Recovery: what a server that lost its items when it was started does until all leases of its
+//! earlier life have ended.
+//!
+//! All clients of a server agree on a guard: no lease is longer. A server that was started less
+//! than the guard ago has forgotten locks that may still be held. Until then nothing new is granted
+//! on it, and holders put back what they hold.
+//!
+//! | an item that is to be added | a server that recovers | one that does not |
+//! | --- | --- | --- |
+//! | of no holder ([`Admission::Always`]) | stores it | stores it |
+//! | a new grant ([`Admission::Grant`]) | is not asked | stores it |
+//! | what was held in an earlier life ([`Admission::Reclaim`]) | stores it | is not asked: the lease has ended |
+//!
+//! A connection is to one life of the server. Whether it recovers is decided before the request is
+//! sent, so the server is at least that old when it carries the request out.
+
+use std::time::Duration;
+
+use super::{Admission, Epoch, Failure, Op, Reply};
+use crate::clock::{Moment, brief};
+use crate::error::{Error, Result};
+use crate::lease::MIN_LEASE;
+use crate::mutation::{self, Mutation};
+
+/// A promise of all clients of a server: no lease is longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Guard(Duration);
+
+impl Guard {
+    /// A guard of this length.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Config`](crate::ErrorKind::Config) if it is shorter than the shortest lease.
+    pub fn new(longest_lease: Duration) -> Result<Guard> {
+        if longest_lease < MIN_LEASE {
+            return Err(Error::config(format!(
+                "A guard of {} is shorter than the shortest lease, which is 1 s: write for example \
+                 guard=60s.",
+                brief(longest_lease)
+            )));
+        }
+        Ok(Guard(longest_lease))
+    }
+
+    /// The longest lease.
+    pub fn longest_lease(self) -> Duration {
+        self.0
+    }
+
+    /// For how long after its start a server grants nothing new. Leases are counted on the clocks
+    /// of their holders, and the age of a server on its own: together they differ by much less
+    /// than 3 in 1,000.
+    pub fn recovery(self) -> Duration {
+        if mutation::has(Mutation::RecoverTooShort) {
+            return self.0 - self.0 / 20;
+        }
+        self.0 + self.0 / 1000 * 3
+    }
+
+    /// From when on a server gives new grants that was at least `age` old at that moment.
+    fn ends(self, age: Duration, at: Moment) -> Moment {
+        at + self.recovery().saturating_sub(age)
+    }
+}
+
+/// A server that gives no new grants yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// How long ago the server's life began, at least.
+    pub age: Duration,
+    /// How long the recovery still takes, at most.
+    pub left: Duration,
+}
+
+/// What a client has observed of a server's recovery: the last life that it saw, and until when the
+/// server recovers in it at most.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Observed(Option<(Epoch, Moment)>);
+
+impl Observed {
+    /// A connection to this life was opened, which was at least `age` old at that moment. Servers
+    /// tell their age in whole seconds, so of several observations the earliest end is right, too.
+    pub fn connected(&mut self, guard: Guard, epoch: Epoch, age: Duration, at: Moment) {
+        let until = guard.ends(age, at);
+        let before = self.0.filter(|(known, _)| *known == epoch).map(|(_, until)| until);
+        self.0 = Some((epoch, before.map_or(until, |before| before.min(until))));
+    }
+
+    /// How much longer the server recovers in the life of a connection, at most: for the whole time
+    /// if the last life that was seen is another one. Zero if it gives new grants.
+    pub fn recovers_for(&self, guard: Guard, epoch: Epoch, now: Moment) -> Duration {
+        match self.0 {
+            Some((known, until)) if known == epoch => until.since(now),
+            _ => guard.recovery(),
+        }
+    }
+
+    /// The recovery of the last life that was seen.
+    pub fn recovery(&self, guard: Guard, now: Moment) -> Option<Recovery> {
+        let (_, until) = self.0.filter(|&(_, until)| now < until)?;
+        let left = until.since(now);
+        Some(Recovery { age: guard.recovery().saturating_sub(left), left })
+    }
+}
+
+/// Runs those operations that the server carries out in this life and state. The others are
+/// answered with [`Reply::NotAdmitted`].
+///
+/// # Errors
+/// As `run`, which is called only if an operation is left.
+pub fn run_admitted<'a>(
+    ops: &[Op<'a>],
+    life: Epoch,
+    recovers: bool,
+    run: impl FnOnce(&[Op<'a>]) -> std::result::Result<Vec<Reply>, Failure>,
+) -> std::result::Result<Vec<Reply>, Failure> {
+    let is_now = |op: &&Op<'a>| match **op {
+        Op::Add { admission, .. } => is_admitted(admission, life, recovers),
+        _ => true,
+    };
+    if ops.iter().all(|op| is_now(&op)) {
+        return run(ops);
+    }
+    let now: Vec<Op<'a>> = ops.iter().filter(is_now).copied().collect();
+    let replies = if now.is_empty() { Vec::new() } else { run(&now)? };
+    let mut replies = replies.into_iter();
+    let reply = |op| if is_now(&op) { replies.next() } else { Some(Reply::NotAdmitted) };
+    Ok(ops.iter().filter_map(reply).collect())
+}
+
+fn is_admitted(admission: Admission, life: Epoch, recovers: bool) -> bool {
+    match admission {
+        Admission::Always => true,
+        Admission::Grant => !recovers || mutation::has(Mutation::GrantWhileRecovering),
+        Admission::Reclaim(earlier) => recovers && earlier != life,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::MAX_LEASE;
+    use crate::name::Keyspace;
+    use crate::store::{Expiry, Returns};
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_guard_shorter_than_any_lease_is_refused() {
+        assert!(Guard::new(Duration::from_millis(999)).is_err());
+        assert_eq!(Guard::new(seconds(1)).unwrap().recovery(), Duration::from_millis(1003));
+        assert_eq!(Guard::new(MAX_LEASE).unwrap().recovery(), MAX_LEASE + MAX_LEASE / 1000 * 3);
+    }
+
+    #[test]
+    fn a_server_grants_once_it_is_older_than_every_lease() {
+        let guard = Guard::new(seconds(60)).unwrap();
+        let now = Moment::from_boot(seconds(5));
+        assert_eq!(guard.ends(seconds(0), now), now + Duration::from_millis(60_180));
+        assert_eq!(guard.ends(seconds(60), now), now + Duration::from_millis(180));
+        assert_eq!(guard.ends(seconds(1000), now), now);
+    }
+
+    #[test]
+    fn each_life_of_a_server_recovers_anew() {
+        let (guard, at) =
+            (Guard::new(seconds(10)).unwrap(), |s: u64| Moment::from_boot(seconds(100 + s)));
+        let [first, second] = [1, 2].map(|life| Epoch::new(life, 0));
+        let mut observed = Observed::default();
+        let recovers =
+            |seen: &Observed, life, now| !seen.recovers_for(guard, life, at(now)).is_zero();
+        assert!(recovers(&observed, first, 0) && observed.recovery(guard, at(0)).is_none());
+        observed.connected(guard, first, seconds(8), at(0));
+        assert!(recovers(&observed, first, 2) && !recovers(&observed, first, 3));
+        // Another connection saw the server's clock just after a tick.
+        observed.connected(guard, first, seconds(9), at(0));
+        assert!(!recovers(&observed, first, 2));
+        observed.connected(guard, first, seconds(8), at(1));
+        assert!(!recovers(&observed, first, 2));
+        observed.connected(guard, second, seconds(0), at(3));
+        assert_eq!(observed.recovery(guard, at(4)).unwrap().age, seconds(1));
+        assert_eq!(observed.recovers_for(guard, second, at(4)), Duration::from_millis(9030));
+        assert_eq!(observed.recovers_for(guard, first, at(4)), guard.recovery());
+        assert!(observed.recovery(guard, at(14)).is_none());
+    }
+
+    #[test]
+    fn what_a_recovering_server_stores() {
+        let (now, before) = (Epoch::new(2, 0), Epoch::new(1, 0));
+        for (admission, recovering, settled) in [
+            (Admission::Always, true, true),
+            (Admission::Grant, false, true),
+            (Admission::Reclaim(before), true, false),
+            (Admission::Reclaim(now), false, false),
+        ] {
+            assert_eq!(is_admitted(admission, now, true), recovering, "{admission:?}");
+            assert_eq!(is_admitted(admission, now, false), settled, "{admission:?}");
+        }
+    }
+
+    #[test]
+    fn the_replies_to_what_was_run_are_in_their_places() {
+        let (key, life) = (Keyspace::default().lock(b"x"), Epoch::new(2, 0));
+        let (value, expiry, returns) = (b"v", Expiry::Never, Returns::Nothing);
+        let admission = Admission::Grant;
+        let grant = Op::Add { key: &key, value, expiry, returns, admission };
+        let ops = [Op::get(&key), grant, Op::add(&key, value, expiry, returns)];
+        let run = |ops: &[Op<'_>]| {
+            let reply = |op: &Op<'_>| if op.changes() { Reply::Written } else { Reply::Missing };
+            Ok(ops.iter().map(reply).collect())
+        };
+        let all = [Reply::Missing, Reply::Written, Reply::Written];
+        assert_eq!(run_admitted(&ops, life, false, run).unwrap(), all);
+        let some = [Reply::Missing, Reply::NotAdmitted, Reply::Written];
+        assert_eq!(run_admitted(&ops, life, true, run).unwrap(), some);
+        let nothing = |_: &[Op<'_>]| unreachable!("nothing is left to be sent");
+        assert_eq!(run_admitted(&[grant], life, true, nothing).unwrap(), [Reply::NotAdmitted]);
+    }
+}

@@ -1,0 +1,121 @@
+//! What is not put back: what has ended, or was released.
+
+use memlock_core::{Extension, Lock, Release};
+use memlock_tests::launch::poll_until;
+use memlock_tests::proxy::{Fault, Match};
+
+use super::{BRIEF, Bench, GUARD, PATIENCE, hold};
+
+fn is_over(lock: &Lock) {
+    let over = poll_until(PATIENCE, || lock.remaining().is_zero().then_some(()));
+    assert!(over.is_some(), "the lease does not end");
+}
+
+/// A lock whose lease has ended, on a server that recovers.
+fn ended(bench: &Bench) -> Lock {
+    let mut lock = hold(&bench.client(), "m");
+    assert_eq!(lock.extend(BRIEF).unwrap(), Extension::Extended);
+    bench.restart();
+    is_over(&lock);
+    lock
+}
+
+fn is_not_put_back(lose: impl FnOnce(&mut Lock)) {
+    let bench = Bench::start();
+    let mut lock = ended(&bench);
+    lose(&mut lock);
+    assert_eq!(bench.server.plain().get("lock:m"), None);
+    bench.grants_at_the_end("m");
+}
+
+#[test]
+fn an_extension_after_the_lease_finds_it_lost() {
+    is_not_put_back(|lock| {
+        assert_eq!(lock.extend(GUARD).unwrap(), Extension::Lost);
+        assert_eq!(lock.unlock().unwrap(), Release::Lost);
+    });
+}
+
+#[test]
+fn a_check_after_the_lease_finds_it_lost() {
+    is_not_put_back(|lock| assert!(!lock.check().unwrap()));
+}
+
+#[test]
+fn a_release_after_the_lease_finds_it_lost() {
+    is_not_put_back(|lock| assert_eq!(lock.unlock().unwrap(), Release::Lost));
+}
+
+#[test]
+fn a_server_that_is_away_for_longer_than_the_lease_has_lost_it() {
+    let bench = Bench::start();
+    let mut lock = hold(&bench.client(), "m");
+    assert_eq!(lock.extend(BRIEF).unwrap(), Extension::Extended);
+    bench.server.kill();
+    is_over(&lock);
+    bench.start_again();
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Lost);
+    bench.grants_at_the_end("m");
+}
+
+#[test]
+fn what_was_released_before_the_crash_is_not_put_back() {
+    let bench = Bench::start();
+    let mut lock = hold(&bench.client(), "m");
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    bench.restart();
+    assert_eq!(lock.unlock().unwrap(), Release::NotHeld);
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::NotHeld);
+    drop(lock);
+    assert_eq!(bench.server.plain().get("lock:m"), None);
+}
+
+/// Another client may have had it since, and may still.
+#[test]
+fn what_may_have_been_released_before_the_crash_is_not_put_back() {
+    let bench = Bench::start();
+    let mut lock = hold(&bench.client(), "m");
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
+    // The release is carried out, its reply is lost, and so is every request that asks what became
+    // of it.
+    bench.proxy.clear_rules();
+    bench.proxy.inject(Match::Any, Fault::CutAfterRequest);
+    bench.proxy.inject_always(Match::Any, Fault::CutRequestAfter(0));
+    assert!(lock.unlock().is_err());
+    assert_eq!(bench.server.plain().get("lock:m"), None);
+    bench.proxy.clear_rules();
+    bench.tells_its_age();
+    bench.restart();
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Lost);
+    assert_eq!(bench.server.plain().get("lock:m"), None);
+}
+
+/// A loss that no restart explains: the server is the same, so that others may have had the lock.
+#[test]
+fn what_an_operator_removed_is_not_put_back() {
+    let bench = Bench::start();
+    let client = bench.client();
+    let (mut extended, mut released, checked) = {
+        let held = hold(&client, "a");
+        (held, hold(&client, "b"), hold(&client, "c"))
+    };
+    bench.server.plain().flush_all();
+    assert_eq!(extended.extend(GUARD).unwrap(), Extension::Lost);
+    assert_eq!(released.unlock().unwrap(), Release::Lost);
+    assert!(!checked.check().unwrap());
+    let mut plain = bench.server.plain();
+    assert!(["a", "b", "c"].iter().all(|name| plain.get(&format!("lock:{name}")).is_none()));
+}
+
+/// The same during the recovery: the lock was put back, and then taken away.
+#[test]
+fn what_was_put_back_and_removed_is_not_put_back_again() {
+    let bench = Bench::start();
+    let mut lock = hold(&bench.client(), "m");
+    bench.restart();
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
+    assert!(bench.server.plain().delete("lock:m"));
+    assert!(!lock.check().unwrap());
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Lost);
+    assert_eq!(bench.server.plain().get("lock:m"), None);
+}
