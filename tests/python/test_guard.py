@@ -16,7 +16,7 @@ SHORT = "io_timeout=20s&guard=30s"
 
 
 def connect(server: Memcached, parameters: str) -> memlock.Client:
-    return memlock.connect(f"{server.url}?{parameters}")
+    return memlock.connect(f"{server.bare_url}?{parameters}")
 
 
 def key(server: Memcached, name: str) -> bytes | None:
@@ -127,5 +127,5 @@ for call in (lambda: memlock.mutex_lock_nonblock("m", 1), lambda: memlock.mutex_
 
 
 def test_the_bare_functions_heed_the_guard(mortal_server: Memcached) -> None:
-    answers = run(BARE, f"{mortal_server.url}?{LONG}")
+    answers = run(BARE, f"{mortal_server.bare_url}?{LONG}")
     assert answers == ["Recovering 9", "Invalid -1"]
