@@ -62,12 +62,16 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
                 None => report.to_string(),
             });
         }
-        // Not an answer that --conflict-exit-code is about: nobody may have the lock.
+        // Not what --conflict-exit-code is about: nobody may have the lock.
         Err(report) if report == Answer::Recovering => {
             return Err(CliError::new(Status::BUSY, report));
         }
         Err(report) if report == Answer::TimedOut => {
-            return busy(args, || match target.held_by() {
+            let holder = target.held_by();
+            if holder.is_none() && target.recovers() {
+                return Err(CliError::new(Status::BUSY, report));
+            }
+            return busy(args, || match holder {
                 Some(holder) => {
                     let limit = brief(args.timeout.unwrap_or_default());
                     format!("Timed out after {limit} waiting for {target} ({holder}).")

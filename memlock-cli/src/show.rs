@@ -149,6 +149,11 @@ fn table(name: &OsStr, found: &Found) -> Rows {
             if status.available > 0 { Style::Good } else { Style::Warning },
             &available,
         );
+        if found.may_be_put_back {
+            let state =
+                "none are given yet: the server was started anew, and holders put theirs back";
+            row(&mut rows, "state", Style::Warning, state);
+        }
         for holder in &status.holders {
             let Holder { permits, host, pid, since: at, remaining, token, .. } = holder;
             let text = format!(

@@ -146,6 +146,8 @@ pub enum Mutation {
     BelieveTheUptime,
     /// A server that recovers gives new grants.
     GrantWhileRecovering,
+    /// A process hands its lock off on a server that recovers.
+    HandOffWhileRecovering,
     /// A lease may be longer than the guard.
     LeaseBeyondTheGuard,
     /// A lock that was put back counts, though its lease had ended when the reply came.
@@ -158,7 +160,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 71] = [
+    pub const ALL: [Mutation; 72] = [
         Mutation::BlindDelete,
         Mutation::TtlOfTheLease,
         Mutation::TtlPlusOne,
@@ -226,6 +228,7 @@ impl Mutation {
         Mutation::RecoverTooShort,
         Mutation::BelieveTheUptime,
         Mutation::GrantWhileRecovering,
+        Mutation::HandOffWhileRecovering,
         Mutation::LeaseBeyondTheGuard,
         Mutation::TrustLateReclaims,
         Mutation::ReclaimLate,

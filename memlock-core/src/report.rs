@@ -10,7 +10,6 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Answer, Error};
-use crate::store::Recovery;
 use crate::target::Target;
 
 /// An answer, and a whole sentence about it.
@@ -150,7 +149,7 @@ pub(crate) fn refused(
 pub(crate) fn recovering(subject: &Subject<'_>) -> Report {
     let Target { context, route, .. } = subject.target;
     // It may have ended since.
-    let Recovery { age, left } = context.recovery(*route).unwrap_or_default();
+    let (age, left) = context.recovery(*route).map(|it| (it.age, it.left)).unwrap_or_default();
     let since = match age.as_secs() {
         0 => "a moment".to_owned(),
         seconds => brief(Duration::from_secs(seconds)),
@@ -158,7 +157,7 @@ pub(crate) fn recovering(subject: &Subject<'_>) -> Report {
     let left = rounded_up(left);
     let sentence = format!(
         "The {subject} cannot be given yet: the server was started {since} ago, and gives new ones \
-         in {left}, when all leases of before have ended."
+         in {left}, when all leases of before have ended. Try again then, or wait for it."
     );
     Report::new(Answer::Recovering, sentence)
 }

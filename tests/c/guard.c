@@ -56,7 +56,8 @@ static void longer_leases_and_other_guards_are_refused(void) {
         memlock_client_close(other);
     }
     ANSWERS(MEMLOCK_CONFIG, memlock_client_open("memcached://h?guard=500ms", &other));
-    SAYS("500 ms");
+    SAYS("guard=\"500ms\"");
+    SAYS("from 1s to 3600s");
 }
 
 /* Their client is that of MEMLOCK_URL. */

@@ -29,8 +29,9 @@ fn a_command_holds_over_a_restart() {
         server.restart();
         eventually("it is put back", || server.plain().get("lock:m"));
     }
-    let said = done(memlock_at(&url, &["run", "-n", "m", "--", "true"]));
-    assert_eq!(said.code, Some(75), "{said:?}");
+    let said = done(memlock_at(&url, &["run", "-n", "-E", "5", "m", "--", "true"]));
+    // On a busy machine the guard may be over.
+    assert!(matches!(said.code, Some(5 | 75)), "{said:?}");
     assert!(running.is_running());
     running.signal(libc::SIGTERM);
     let said = running.ends();
@@ -47,6 +48,20 @@ fn a_command_that_is_not_to_wait_ends_with_75_and_the_times_whatever_a_conflict_
         assert_eq!((said.code, said.out.as_str()), (Some(75), ""), "{said:?}");
         assert!(said.err.contains("was started") && said.err.contains(" ago"), "{said:?}");
         assert!(said.err.contains(&server.address()), "{said:?}");
+    }
+}
+
+/// Nobody has it, as far as anyone knows.
+#[test]
+fn a_wait_that_ends_during_the_recovery_is_no_conflict() {
+    let server = Memcached::start();
+    for options in
+        [&["--timeout", "1s", "-E", "5"][..], &["--timeout", "1s", "-E", "5", "--semaphore", "2"]]
+    {
+        let args = [&["run", "m"], options, &["--", "echo", "ran"]];
+        let said = done(memlock_at(&url(&server, LONG), &args.concat()));
+        assert_eq!((said.code, said.out.as_str()), (Some(75), ""), "{said:?}");
+        assert!(said.err.contains("Timed out") && said.err.contains("started anew"), "{said:?}");
     }
 }
 
@@ -103,5 +118,5 @@ fn leases_and_guards_that_do_not_fit_are_refused_in_words() {
     assert_eq!(first.code, Some(75), "{first:?}");
     refused(&server.url(), "3s", ["guard=3600s", "no guard="]);
     refused(&url(&server, "guard=9s"), "3s", ["guard=3600s", "guard=9s"]);
-    refused("memcached://h?guard=500ms", "3s", ["guard", "500 ms"]);
+    refused("memcached://h?guard=500ms", "3s", ["guard=\"500ms\"", "from 1s to 3600s"]);
 }

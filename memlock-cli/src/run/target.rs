@@ -66,6 +66,15 @@ impl Target {
         })
     }
 
+    /// Whether the server gives nothing new yet.
+    pub(super) fn recovers(&self) -> bool {
+        let recovery = match &self.what {
+            What::Lock(mutex) => mutex.recovery(),
+            What::Permits(semaphore, _) => semaphore.recovery(),
+        };
+        recovery.is_some()
+    }
+
     /// The holder, as far as the item shows: what is read is already past. `None` if it shows no
     /// reason why nothing was acquired, such as when enough permits are available: the report of
     /// the attempt then says why.
@@ -78,7 +87,8 @@ impl Target {
             }),
             What::Permits(semaphore, request) => {
                 let status = semaphore.status().ok().flatten()?;
-                if status.available >= request.permits {
+                let says_nothing = self.recovers() && status.holders.is_empty();
+                if says_nothing || status.available >= request.permits {
                     return None;
                 }
                 let free = format!("{} of {} permits are free", status.available, status.permits);

@@ -123,8 +123,8 @@ pub(crate) trait Kind: Sized + Send + Sync {
     fn leave_the_queue(guard: &mut LeaseGuard<Self>) -> bool;
     /// Leaves these entries to be removed at a later contact.
     fn leave_behind(&self, ids: &[WaitId]);
-    /// The time until which to look for an orphaned grant that an earlier request of the
-    /// acquisition may have left.
+    /// The time until which to look for what an earlier request may have left: of the acquisition,
+    /// or one that puts the lock back.
     fn reap_until(&self) -> Option<Moment> {
         None
     }
@@ -256,9 +256,7 @@ impl<K: Kind> LeaseGuard<K> {
             }
             let target = self.kind.target();
             orphan::reap(&target.context, target.route);
-            if let Some(until) = self.kind.reap_until() {
-                orphan::remember(target, K::REAPER, self.token, until);
-            }
+            self.remember_orphan();
             Ok(released)
         })
     }
@@ -311,6 +309,7 @@ impl<K: Kind> LeaseGuard<K> {
                 Ok(Outcome::Lost(_)) => {
                     (self.held, self.lost) = (false, true);
                     K::leave_the_queue(self);
+                    self.remember_orphan();
                     Ok(Extension::Lost)
                 }
                 Err(error) => Err(self.kind.target().said("Extending", error)),
@@ -382,6 +381,8 @@ impl<K: Kind> LeaseGuard<K> {
     pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
         if in_doubt && self.is_ours_to_use() {
             orphan::remember(self.kind.target(), K::REAPER, self.token, self.server_until);
+        } else if self.is_ours_to_use() {
+            self.remember_orphan();
         }
         (self.held, self.lost) = (false, true);
         if ask {
@@ -389,6 +390,13 @@ impl<K: Kind> LeaseGuard<K> {
         }
         self.kind.leave_behind(&std::mem::take(&mut self.entry_ids));
         false
+    }
+
+    /// Remembers what an earlier request may still leave on the server.
+    fn remember_orphan(&self) {
+        if let Some(until) = self.kind.reap_until() {
+            orphan::remember(self.kind.target(), K::REAPER, self.token, until);
+        }
     }
 
     pub(crate) fn is_ours_to_use(&self) -> bool {

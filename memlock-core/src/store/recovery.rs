@@ -64,42 +64,53 @@ impl Guard {
 }
 
 /// A server that gives no new grants yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recovery {
+    /// The life that was seen last.
+    pub life: Epoch,
     /// How long ago the server's life began, at least.
     pub age: Duration,
     /// How long the recovery still takes, at most.
     pub left: Duration,
 }
 
-/// What a client has observed of a server's recovery: the last life that it saw, and until when the
-/// server recovers in it at most.
+/// What a client has observed of a server's recovery: the last life that it saw.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Observed(Option<(Epoch, Moment)>);
+pub struct Observed(Option<Observation>);
+
+#[derive(Clone, Copy, Debug)]
+struct Observation {
+    life: Epoch,
+    /// When the server told its age.
+    at: Moment,
+    /// Until when it recovers at most.
+    until: Moment,
+}
 
 impl Observed {
-    /// A connection to this life was opened, which was at least `age` old at that moment. Servers
-    /// tell their age in whole seconds, so of several observations the earliest end is right, too.
+    /// A connection to this life was opened, which was at least `age` old at that moment. Of several
+    /// observations the last one counts, also if it has the same epoch, by which two lives that began
+    /// in the same second cannot be told apart.
     pub fn connected(&mut self, guard: Guard, epoch: Epoch, age: Duration, at: Moment) {
-        let until = guard.ends(age, at);
-        let before = self.0.filter(|(known, _)| *known == epoch).map(|(_, until)| until);
-        self.0 = Some((epoch, before.map_or(until, |before| before.min(until))));
+        if self.0.is_none_or(|known| known.at <= at) {
+            self.0 = Some(Observation { life: epoch, at, until: guard.ends(age, at) });
+        }
     }
 
     /// How much longer the server recovers in the life of a connection, at most: for the whole time
     /// if the last life that was seen is another one. Zero if it gives new grants.
     pub fn recovers_for(&self, guard: Guard, epoch: Epoch, now: Moment) -> Duration {
         match self.0 {
-            Some((known, until)) if known == epoch => until.since(now),
+            Some(known) if known.life == epoch => known.until.since(now),
             _ => guard.recovery(),
         }
     }
 
     /// The recovery of the last life that was seen.
     pub fn recovery(&self, guard: Guard, now: Moment) -> Option<Recovery> {
-        let (_, until) = self.0.filter(|&(_, until)| now < until)?;
+        let Observation { life, until, .. } = self.0.filter(|known| now < known.until)?;
         let left = until.since(now);
-        Some(Recovery { age: guard.recovery().saturating_sub(left), left })
+        Some(Recovery { life, age: guard.recovery().saturating_sub(left), left })
     }
 }
 
@@ -174,11 +185,13 @@ mod tests {
         assert!(recovers(&observed, first, 0) && observed.recovery(guard, at(0)).is_none());
         observed.connected(guard, first, seconds(8), at(0));
         assert!(recovers(&observed, first, 2) && !recovers(&observed, first, 3));
-        // Another connection saw the server's clock just after a tick.
-        observed.connected(guard, first, seconds(9), at(0));
-        assert!(!recovers(&observed, first, 2));
-        observed.connected(guard, first, seconds(8), at(1));
-        assert!(!recovers(&observed, first, 2));
+        // It may be another life that began in the same second.
+        observed.connected(guard, first, seconds(0), at(2));
+        assert!(recovers(&observed, first, 12) && !recovers(&observed, first, 13));
+        // A connection that was opened before is noted later.
+        observed.connected(guard, first, seconds(9), at(1));
+        observed.connected(guard, second, seconds(1000), at(1));
+        assert!(recovers(&observed, first, 12) && !recovers(&observed, first, 13));
         observed.connected(guard, second, seconds(0), at(3));
         assert_eq!(observed.recovery(guard, at(4)).unwrap().age, seconds(1));
         assert_eq!(observed.recovers_for(guard, second, at(4)), Duration::from_millis(9030));

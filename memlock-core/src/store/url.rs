@@ -175,21 +175,27 @@ impl Url {
         name: &'static str,
         default: Duration,
     ) -> Result<Duration> {
-        Ok(self.take_some_duration(name)?.unwrap_or(default))
+        let example = "250ms or 2s";
+        Ok(self.take_some_duration(name, Duration::from_millis(1), example)?.unwrap_or(default))
     }
 
     /// Takes a duration that has no default.
-    pub(crate) fn take_some_duration(&mut self, name: &'static str) -> Result<Option<Duration>> {
+    pub(crate) fn take_some_duration(
+        &mut self,
+        name: &'static str,
+        least: Duration,
+        example: &str,
+    ) -> Result<Option<Duration>> {
         let Some(text) = self.take(name) else { return Ok(None) };
         let (number, unit) = match text.strip_suffix("ms") {
             Some(number) => (number, Duration::from_millis(1)),
             None => (text.strip_suffix('s').unwrap_or(&text), Duration::from_secs(1)),
         };
-        let range = Duration::from_millis(1)..=Duration::from_secs(3600);
+        let range = least..=Duration::from_secs(3600);
         match multiple(number, unit).filter(|duration| range.contains(duration)) {
             Some(duration) => Ok(Some(duration)),
             None => Err(Error::config(format!(
-                "{} is not a duration from 1ms to 3600s: write for example 250ms or 2s.",
+                "{} is not a duration from {least:?} to 3600s: write for example {example}.",
                 self.parameter(name, Some(&text))
             ))),
         }

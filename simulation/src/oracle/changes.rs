@@ -42,7 +42,7 @@ impl Oracle {
         if before == after {
             return;
         }
-        if let (Some(token), None) = (&after, &before) {
+        if let Some(token) = &after {
             self.check_grant_in_recovery(&change.key, token, now, server);
         }
         if let (Some(token), Some(by)) = (&after, by) {

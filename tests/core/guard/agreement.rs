@@ -118,6 +118,9 @@ fn what_a_later_version_has_agreed_on_is_refused() {
     assert!(bench.server.plain().set("memlock%config", "memlock-config/1 guard=60s more", 0));
     let mutex = bench.client().mutex("m", GUARD).unwrap();
     is_refused(&bench, mutex.try_lock(), ["guard=60s more", "guard=60s."]);
+    assert!(bench.server.plain().set("memlock%config", "memlock-config/2 guard=60s", 0));
+    let mutex = bench.client().mutex("m", GUARD).unwrap();
+    is_refused(&bench, mutex.try_lock(), ["memlock%config", "version of memlock"]);
 }
 
 /// The server comes back, and another client is the first that speaks to it.

@@ -4,6 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 
 use memlock_core::{Extension, Lock, Release};
+use memlock_tests::proxy::{Fault, Match};
 
 use super::{Bench, GUARD, SECOND, hold, waits_for_the_end};
 
@@ -66,6 +67,21 @@ fn what_was_put_back_survives_the_next_crash_too() {
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     bench.grants_at_the_end("m");
     assert_eq!(fence, lock.fence());
+}
+
+/// Of the request that puts it back.
+#[test]
+fn a_lost_reply_is_no_loss() {
+    for fault in [Fault::CutAfterRequest, Fault::CutRequestAfter(0)] {
+        let bench = Bench::start();
+        let mut lock = hold(&bench.client(), "m");
+        assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
+        bench.restart();
+        bench.proxy.inject(Match::Adding, fault);
+        assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+        assert_eq!(bench.server.plain().get("lock:m"), None);
+    }
 }
 
 /// The holder knows nothing of the first crash.

@@ -46,8 +46,8 @@ fn a_guard_that_is_none_is_refused_in_words() {
     for (value, says) in [
         ("0", "duration"),
         ("0s", "duration"),
-        ("500ms", "500 ms"),
-        ("999ms", "999 ms"),
+        ("500ms", "from 1s to 3600s"),
+        ("999ms", "from 1s to 3600s"),
         ("x", "duration"),
         ("", "duration"),
         ("2h", "duration"),

@@ -70,23 +70,37 @@ fn what_was_released_before_the_crash_is_not_put_back() {
     assert_eq!(bench.server.plain().get("lock:m"), None);
 }
 
+/// The release is carried out, its reply is lost, and so is every request that asks what became of
+/// it, until the server is started anew.
+pub(super) fn crashes_in_a_release(bench: &Bench, release: impl FnOnce() -> bool) {
+    bench.proxy.clear_rules();
+    bench.proxy.inject(Match::Any, Fault::CutAfterRequest);
+    bench.proxy.inject_always(Match::Any, Fault::CutRequestAfter(0));
+    assert!(release(), "it knows what became of it");
+    bench.proxy.clear_rules();
+    bench.tells_its_age();
+    bench.restart();
+}
+
 /// Another client may have had it since, and may still.
 #[test]
 fn what_may_have_been_released_before_the_crash_is_not_put_back() {
     let bench = Bench::start();
     let mut lock = hold(&bench.client(), "m");
     assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
-    // The release is carried out, its reply is lost, and so is every request that asks what became
-    // of it.
-    bench.proxy.clear_rules();
-    bench.proxy.inject(Match::Any, Fault::CutAfterRequest);
-    bench.proxy.inject_always(Match::Any, Fault::CutRequestAfter(0));
-    assert!(lock.unlock().is_err());
-    assert_eq!(bench.server.plain().get("lock:m"), None);
-    bench.proxy.clear_rules();
-    bench.tells_its_age();
-    bench.restart();
+    crashes_in_a_release(&bench, || lock.unlock().is_err());
     assert_eq!(lock.extend(GUARD).unwrap(), Extension::Lost);
+    assert_eq!(bench.server.plain().get("lock:m"), None);
+}
+
+/// The crash took nothing away that the lease did not cover.
+#[test]
+fn what_may_have_been_released_before_the_crash_is_released_if_the_release_is_repeated() {
+    let bench = Bench::start();
+    let mut lock = hold(&bench.client(), "m");
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
+    crashes_in_a_release(&bench, || lock.unlock().is_err());
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert_eq!(bench.server.plain().get("lock:m"), None);
 }
 
@@ -108,14 +122,42 @@ fn what_an_operator_removed_is_not_put_back() {
 }
 
 /// The same during the recovery: the lock was put back, and then taken away.
-#[test]
-fn what_was_put_back_and_removed_is_not_put_back_again() {
+fn is_not_put_back_again(put_back: impl FnOnce(&mut Lock)) {
     let bench = Bench::start();
     let mut lock = hold(&bench.client(), "m");
     bench.restart();
-    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
+    put_back(&mut lock);
     assert!(bench.server.plain().delete("lock:m"));
     assert!(!lock.check().unwrap());
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Lost);
+    assert_eq!(bench.server.plain().get("lock:m"), None);
+}
+
+#[test]
+fn what_an_extension_put_back_and_was_removed_is_not_put_back_again() {
+    is_not_put_back_again(|lock| assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended));
+}
+
+#[test]
+fn what_a_check_put_back_and_was_removed_is_not_put_back_again() {
+    is_not_put_back_again(|lock| assert!(lock.check().unwrap()));
+}
+
+/// The record that the holder finds may be of a request that was late.
+#[test]
+fn a_record_that_a_lost_request_may_have_left_proves_nothing_after_the_lease() {
+    let bench = Bench::start();
+    let mut lock = hold(&bench.client(), "m");
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
+    let value = bench.server.plain().get("lock:m").unwrap();
+    bench.restart();
+    // The first request that puts it back is lost, the second one arrives.
+    bench.proxy.inject(Match::Adding, Fault::CutRequestAfter(0));
+    assert_eq!(lock.extend(BRIEF).unwrap(), Extension::Extended);
+    is_over(&lock);
+    bench.server.plain().delete("lock:m");
+    // Another client may have held it in between.
+    assert!(bench.server.plain().set("lock:m", &String::from_utf8(value).unwrap(), 0));
     assert_eq!(lock.extend(GUARD).unwrap(), Extension::Lost);
     assert_eq!(bench.server.plain().get("lock:m"), None);
 }

@@ -44,6 +44,19 @@ fn a_renewed_lock_is_put_back_and_no_loss_is_reported() {
     is_told_of_no_loss(&told);
 }
 
+/// A check has put it back, and an operator took it away.
+#[test]
+fn a_renewed_lock_that_was_removed_after_it_was_put_back_is_lost() {
+    let bench = Bench::start();
+    let (renewal, _told) = renewed(&bench, "m");
+    bench.restart();
+    assert!(renewal.check().unwrap(), "{:?}", renewal.lost());
+    assert!(bench.server.plain().delete("lock:m"));
+    assert!(!renewal.check().unwrap());
+    assert_eq!(renewal.lost(), Some(Loss::Gone));
+    assert_eq!(bench.server.plain().get("lock:m"), None);
+}
+
 #[test]
 fn a_check_of_a_renewed_lock_puts_it_back() {
     let bench = Bench::start();

@@ -9,6 +9,7 @@ use memlock_core::{
 };
 use memlock_tests::launch::poll_until;
 
+use super::losses::crashes_in_a_release;
 use super::notices::{LEASE as RENEWED, is_told_of_no_loss};
 use super::{BRIEF, Bench, GUARD, PATIENCE, SECOND, hold};
 
@@ -150,6 +151,48 @@ fn permits_whose_lease_has_ended_are_lost() {
     assert_eq!(ended.extend(GUARD).unwrap(), Extension::Lost);
     assert_eq!(ended.release().unwrap(), Release::Lost);
     assert_eq!(held(&bench), 2);
+}
+
+/// An operator tears it down after they were put back, or takes them away.
+fn is_not_put_back_again(put_back: impl Fn(&mut Permit), remove: impl Fn(&Bench, &Permit)) {
+    let bench = Bench::start();
+    let mut permit = take(&bench.client(), 2);
+    bench.restart();
+    put_back(&mut permit);
+    assert_eq!(held(&bench), 2);
+    remove(&bench, &permit);
+    assert!(!permit.check().unwrap());
+    assert_eq!(permit.extend(GUARD).unwrap(), Extension::Lost);
+    let record = bench.server.plain().get("semaphore:s");
+    assert!(record.is_none() || held(&bench) == 0);
+}
+
+#[test]
+fn permits_that_were_put_back_and_taken_away_are_not_put_back_again() {
+    let tear_down = |bench: &Bench, _: &Permit| {
+        assert!(bench.client().semaphore("s", PERMITS, GUARD).unwrap().tear_down().unwrap());
+    };
+    let force = |bench: &Bench, permit: &Permit| {
+        let semaphore = bench.client().semaphore("s", PERMITS, GUARD).unwrap();
+        assert!(semaphore.force_release(permit.token()).unwrap());
+    };
+    let extend =
+        |permit: &mut Permit| assert_eq!(permit.extend(GUARD).unwrap(), Extension::Extended);
+    let check = |permit: &mut Permit| assert!(permit.check().unwrap());
+    is_not_put_back_again(extend, tear_down);
+    is_not_put_back_again(check, tear_down);
+    is_not_put_back_again(extend, force);
+    is_not_put_back_again(check, force);
+}
+
+/// As for locks: the crash took nothing away that the lease did not cover.
+#[test]
+fn permits_that_may_have_been_released_before_the_crash_are_released_if_that_is_repeated() {
+    let bench = Bench::start();
+    let mut permit = take(&bench.client(), 2);
+    crashes_in_a_release(&bench, || permit.release().is_err());
+    assert_eq!(permit.release().unwrap(), Release::Released);
+    assert_eq!(bench.server.plain().get("semaphore:s"), None);
 }
 
 /// Its holders may set it up again that the server has forgotten.

@@ -65,6 +65,30 @@ fn with_a_guard_a_young_server_grants_nothing_and_its_clients_agree() {
     guarded::is_agreed(&Place::on(shared()).url());
 }
 
+/// The server's clock was set back by an hour since the clients agreed, or the item does not tell.
+#[test]
+fn with_a_guard_an_item_that_cannot_tell_its_age_is_written_anew() {
+    let place = Place::on(shared());
+    let url = url::with(&place.url(), "guard=600s");
+    let mutex = || memlock_core::Client::connect(&url).unwrap().mutex("m", LEASE).unwrap();
+    assert!(mutex().owner().unwrap().is_none());
+    let item = format!("{}.items WHERE key = 'memlock%config'", place.name);
+    let value = || shared().sql(&format!("SELECT convert_from(value, 'UTF8') FROM {item}"));
+    let written = value();
+    let since = |value: &str| value.split_once(" since=").unwrap().1.parse::<u64>().unwrap();
+    let later = since(&written) + 3_600_000_000;
+    for bad in
+        ["memlock-config/1 guard=600s", &*format!("memlock-config/1 guard=600s since={later}")]
+    {
+        let table = item.replacen(" WHERE", &format!(" SET value = '{bad}' WHERE"), 1);
+        shared().sql(&format!("UPDATE {table}"));
+        assert_eq!(value(), bad);
+        assert!(mutex().owner().unwrap().is_none());
+        let now = value();
+        assert!((since(&written)..later).contains(&since(&now)), "{now} after {bad}");
+    }
+}
+
 #[test]
 #[ignore = "real time: make prove"]
 fn with_a_guard_what_is_held_survives_a_crash() {

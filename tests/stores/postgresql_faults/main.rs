@@ -17,7 +17,7 @@ mod poolers;
 mod refusals;
 mod rows;
 
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memlock_core::{Client, Error, ErrorKind};
 use memlock_tests::client::{LEASE, PATIENCE, connect, is_free};
@@ -51,7 +51,10 @@ struct Place<'a> {
 
 impl<'a> Place<'a> {
     fn on(server: &'a Postgresql) -> Place<'a> {
+        static ONE_BY_ONE: Mutex<()> = Mutex::new(());
         let name = format!("place{}x", number());
+        // Two that change the rights of one database at the same time are refused.
+        let _turn = ONE_BY_ONE.lock().unwrap_or_else(PoisonError::into_inner);
         server
             .sql(&format!("CREATE ROLE {name} LOGIN; GRANT CREATE ON DATABASE postgres TO {name}"));
         Place { server, name }

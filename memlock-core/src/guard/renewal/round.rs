@@ -19,7 +19,8 @@ use crate::store::{Failure, Op};
 /// longest.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
-/// The most packets to one server in one round: two, and three more if the server answers slowly.
+/// The most packets to one server in one round: two, and three more if the server answers slowly or
+/// has forgotten what is renewed. What is not done by then is tried again.
 const PASSES: usize = 5;
 /// How long the packets of a server that refuses some requests are halved in one round: leases on
 /// other servers are not renewed meanwhile.

@@ -99,6 +99,13 @@ impl<'a> Attempt<'a> {
         }
     }
 
+    /// For how long the server gives no new grants yet in the life that gave this version: a server
+    /// that is persistent may have kept a reservation.
+    fn recovery(&self, version: Version) -> Option<Duration> {
+        let Target { context, route, .. } = self.target;
+        Some(context.recovers_for(*route, version.epoch())).filter(|left| !left.is_zero())
+    }
+
     /// Builds the guard of a mutex that was granted with this version.
     fn grant(&mut self, version: Version, fence: u64, sent: Moment) -> Result<Lock> {
         let (target, lease) = (self.target, self.lease);
@@ -172,7 +179,7 @@ impl Acquire for Attempt<'_> {
             // The item has to be read only if it may have this token, or be reserved for this
             // waiter.
             let in_doubt = self.in_doubt_since.is_some() && !mutation::has(Mutation::NoReadBack);
-            let claim = self.tenure.claim();
+            let claim = self.tenure.claim().filter(|version| self.recovery(*version).is_none());
             let take = self.take(claim);
             let ran = if in_doubt || self.tenure.may_come() {
                 context.run(*route, &[take, Op::Get { key, fence: true }])
@@ -270,7 +277,10 @@ impl Acquire for Attempt<'_> {
             return Ok(TargetState::Free);
         }
         if self.tenure.is_ours(item) {
-            return Ok(TargetState::Reserved);
+            let left = self.recovery(item.version);
+            return Ok(
+                left.map_or(TargetState::Reserved, |left| TargetState::of_missing(Some(left)))
+            );
         }
         match self.tenure.awaits(item, &record, self.target.now()) {
             Some(left) if !left.is_zero() => return Ok(TargetState::ReservedForOther(left)),

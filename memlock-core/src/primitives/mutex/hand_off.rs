@@ -13,9 +13,9 @@ use super::wake::{REAPER, local_waiters};
 use crate::error::{ErrorKind, Result};
 use crate::guard::lease_guard::Outcome;
 use crate::guard::orphan;
+use crate::mutation::{self, Mutation};
 use crate::owner::NOTIFIES;
 use crate::store::Item;
-use crate::target::Target;
 use crate::wait::QueueReceipt;
 
 /// After this time, the lock is not handed off within the process, so that the holds of several
@@ -29,11 +29,10 @@ impl Lock {
     /// the limits of the tenure are reached, an earlier release is in doubt, or the server recovers
     /// or refuses to store the record: the caller then has to release the lock.
     pub(super) fn hand_off(&mut self) -> Option<Result<Outcome<Item>>> {
-        if self.kind.tenure.handoffs >= MOST_IN_A_TURN || self.release_in_doubt {
-            return None;
-        }
-        let Target { context, route, .. } = &self.kind.target;
-        if context.recovery(*route).is_some() {
+        if self.kind.tenure.handoffs >= MOST_IN_A_TURN
+            || self.release_in_doubt
+            || self.recovers(self.kind.version) && !mutation::has(Mutation::HandOffWhileRecovering)
+        {
             return None;
         }
         // Requests for the successor are always tried, even if this guard is being dropped.

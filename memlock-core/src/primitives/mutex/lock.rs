@@ -2,12 +2,13 @@
 
 use crate::clock::Moment;
 use crate::error::Result;
+use crate::guard::confirmed::Confirmed;
 use crate::guard::lease_guard::LeaseGuard;
 use crate::guard::outcome::Release;
 use crate::lease::Lease;
 use crate::notify::Successors;
 use crate::owner::Token;
-use crate::store::Version;
+use crate::store::{Epoch, Version};
 use crate::target::Target;
 use crate::wait::QueueReceipt;
 use crate::wait_id::WaitId;
@@ -23,6 +24,9 @@ pub struct Exclusive {
     pub(super) target: Target,
     pub(super) value: Vec<u8>,
     pub(super) version: Version,
+    /// The life of the server in which the lock was last confirmed, put back or found; `None` without
+    /// a guard.
+    pub(super) confirmed: Option<Confirmed<Epoch>>,
     pub(super) fence: u64,
     /// Set when a request whose reply was lost may still be under way: the time until which to look
     /// for the grant that it may leave.
@@ -75,10 +79,12 @@ impl Grant {
     pub(super) fn into_lock(self) -> Lock {
         let Grant { target, token, value, notifies, version, fence, lease, sent, orphan, tenure } =
             self;
+        let has_guard = target.context.guarantees().guard.is_some();
         let kind = Exclusive {
             target,
             value,
             version,
+            confirmed: has_guard.then(|| Confirmed::new(version.epoch())),
             fence,
             orphan,
             notifies,
@@ -92,6 +98,14 @@ impl Grant {
 }
 
 impl Lock {
+    /// The server has the lock with this version.
+    pub(super) fn confirm(&mut self, version: Version) {
+        self.kind.version = version;
+        if let Some(confirmed) = &self.kind.confirmed {
+            confirmed.set(version.epoch());
+        }
+    }
+
     pub(super) fn remember_entries(&mut self, entry_ids: QueueReceipt) {
         self.entry_ids.extend(entry_ids.ids);
         self.kind.unwoken = entry_ids.unwoken;

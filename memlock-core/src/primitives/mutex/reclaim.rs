@@ -9,23 +9,24 @@
 //! A lock whose release may have been carried out is not put back: another client may have acquired
 //! it since, in the earlier life.
 
-use super::lock::Lock;
+use super::lock::{Exclusive, Lock};
 use crate::clock::Moment;
 use crate::error::Result;
+use crate::guard::confirmed::Confirmed;
 use crate::guard::lease_guard::LATEST_ARRIVAL;
 use crate::lease::TICK_LATENESS;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::{Token, is_ours};
-use crate::store::{Admission, Expiry, Failure, Op, Reply, Returns, Stored, Version};
+use crate::store::{Admission, Epoch, Expiry, Failure, Op, Reply, Returns, Stored, Version};
 use crate::target::Target;
 
 /// A lock that may be put back.
 pub(super) struct Reclaim<'a> {
     pub(super) target: &'a Target,
     pub(super) value: &'a [u8],
-    /// The version by which the holder last confirmed that it holds the lock.
-    pub(super) version: Version,
+    /// The life of the server in which the lock was last confirmed.
+    pub(super) confirmed: &'a Confirmed<Epoch>,
     /// The end of the lease that was confirmed then.
     pub(super) deadline: Moment,
 }
@@ -43,32 +44,26 @@ pub(super) enum Reclaimed {
     Refused,
 }
 
-/// The operation that puts a lock back. `version`: the last confirmed one.
-pub(super) fn op<'a>(key: &'a Key, value: &'a [u8], version: Version, expiry: Expiry) -> Op<'a> {
-    let admission = Admission::Reclaim(version.epoch());
+/// The operation that puts a lock back, which was last confirmed in this life.
+pub(super) fn op<'a>(key: &'a Key, value: &'a [u8], confirmed: Epoch, expiry: Expiry) -> Op<'a> {
+    let admission = Admission::Reclaim(confirmed);
     Op::Add { key, value, expiry, returns: Returns::Version, admission }
-}
-
-/// Whether a record of a holder's own that was found at `now` proves nothing: the holder knows
-/// another life of the server than the one that has it, and its lease has ended.
-pub(super) fn proves_nothing(
-    found: Version,
-    known: Version,
-    now: Moment,
-    deadline: Moment,
-) -> bool {
-    found.epoch() != known.epoch() && now >= deadline && !mutation::has(Mutation::TrustLateReclaims)
 }
 
 impl Reclaim<'_> {
     /// Puts the lock back for the rest of its lease.
     fn run(&self) -> std::result::Result<Reclaimed, Failure> {
         let key = &self.target.key;
-        let rest = self.deadline.since(self.target.now()) + TICK_LATENESS;
-        let add = op(key, self.value, self.version, Expiry::After(rest));
+        let rest = self.deadline.since(self.target.now());
+        if rest.is_zero() && !mutation::has(Mutation::ReclaimLate) {
+            return Ok(Reclaimed::TooLate);
+        }
+        let expiry = Expiry::After(rest + TICK_LATENESS);
+        let add = op(key, self.value, self.confirmed.get(), expiry);
         Ok(match self.target.one(add)? {
             Reply::Stored(Stored { version, .. }) => {
                 if self.target.now() < self.deadline || mutation::has(Mutation::TrustLateReclaims) {
+                    self.confirmed.set(version.epoch());
                     return Ok(Reclaimed::Back(version));
                 }
                 // What cannot be removed ends with its lease.
@@ -105,22 +100,33 @@ impl Lock {
     /// The lock, if it may be put back where a server has forgotten it.
     pub(super) fn reclaim(&self) -> Option<Reclaim<'_>> {
         let target = &self.kind.target;
-        let is_guarded = target.context.guarantees().guard.is_some();
+        let confirmed = self.kind.confirmed.as_ref()?;
         let runs = target.now() < self.deadline || mutation::has(Mutation::ReclaimLate);
         let in_doubt = self.release_in_doubt && !mutation::has(Mutation::ReclaimReleased);
-        (is_guarded && runs && !in_doubt).then_some(Reclaim {
-            target,
-            value: &self.kind.value,
-            version: self.kind.version,
-            deadline: self.deadline,
-        })
+        let (value, deadline) = (&self.kind.value, self.deadline);
+        (runs && !in_doubt).then_some(Reclaim { target, value, confirmed, deadline })
+    }
+
+    /// Whether a record of this holder's own, with this version, proves nothing: the lease has ended,
+    /// and the record may have been added since, by a request that was late. Then other clients may
+    /// have held the lock in between.
+    pub(super) fn proves_nothing(&self, found: Version) -> bool {
+        let Exclusive { target, version, orphan, confirmed, .. } = &self.kind;
+        let is_of_another_life = confirmed.is_some() && found.epoch() != version.epoch();
+        (is_of_another_life || orphan.is_some())
+            && target.now() >= self.deadline
+            && !mutation::has(Mutation::TrustLateReclaims)
     }
 
     /// Puts the lock back for the rest of its lease.
     pub(super) fn put_back(&mut self) -> std::result::Result<Reclaimed, Failure> {
         let Some(reclaim) = self.reclaim() else { return Ok(Reclaimed::Refused) };
         let ran = reclaim.run();
-        if matches!(&ran, Err(failure) if failure.sent) {
+        let may_be_left = match &ran {
+            Ok(reclaimed) => matches!(reclaimed, Reclaimed::TooLate),
+            Err(failure) => failure.sent,
+        };
+        if may_be_left {
             self.may_come_back();
         }
         ran

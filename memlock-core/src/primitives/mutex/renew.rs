@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::lock::{Exclusive, Lock};
 use super::reclaim::{self, Reclaim};
 use crate::clock::Moment;
+use crate::guard::confirmed::Confirmed;
 use crate::guard::lease_guard::Kind;
 use crate::guard::lease_guard::LATEST_ARRIVAL;
 use crate::guard::renewal::renewable::{Check, PendingRenewal, Progress, Renewable, RenewableKind};
@@ -13,7 +14,7 @@ use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
-use crate::store::{Guarantees, Op, Reply, Returns, Stored, Version};
+use crate::store::{Epoch, Guarantees, Op, Reply, Returns, Stored, Version};
 
 /// A renewal under way.
 struct LockRenewal {
@@ -25,8 +26,8 @@ struct LockRenewal {
     guarantees: Guarantees,
     /// The end of the old lease: no request is sent after it.
     old_deadline: Moment,
-    /// Whether the lock may be put back if the server has forgotten it.
-    is_reclaimable: bool,
+    /// Where the lock was last confirmed, if it may be put back.
+    confirmed: Option<Confirmed<Epoch>>,
     step: Step,
     /// The new deadline, once the lock is renewed.
     renewed: Option<Moment>,
@@ -63,7 +64,10 @@ impl PendingRenewal for LockRenewal {
                 Op::CompareAndSet { key, version: *version, value, expiry, returns }
             }
             Step::Read | Step::Believe { .. } => Op::get(key),
-            Step::Reclaim => reclaim::op(key, value, *version, expiry),
+            Step::Reclaim => {
+                let confirmed = self.confirmed.as_ref().map_or(version.epoch(), Confirmed::get);
+                reclaim::op(key, value, confirmed, expiry)
+            }
             Step::Remove(version) => Op::Delete { key, version },
         }
     }
@@ -89,8 +93,8 @@ impl PendingRenewal for LockRenewal {
                 self.step = Step::Remove(version);
                 not_yet()
             }
-            (Step::Read | Step::Believe { .. }, Reply::Missing) if self.is_reclaimable => {
-                (self.step, self.is_reclaimable) = (Step::Reclaim, false);
+            (Step::Read | Step::Believe { .. }, Reply::Missing) if self.confirmed.is_some() => {
+                self.step = Step::Reclaim;
                 not_yet()
             }
             (Step::Reclaim, Reply::Exists) => {
@@ -99,6 +103,9 @@ impl PendingRenewal for LockRenewal {
             }
             (Step::CompareAndSet | Step::Reclaim, &Reply::Stored(Stored { version, .. })) => {
                 self.version = version;
+                if let Some(confirmed) = &self.confirmed {
+                    confirmed.set(version.epoch());
+                }
                 let deadline = self.lease.deadline(if mutation::has(Mutation::KeepFromReply) {
                     came
                 } else {
@@ -189,12 +196,13 @@ impl RenewableKind for Exclusive {
     }
 
     fn reclaimer(lock: &mut Lock) -> Option<Check> {
-        let Reclaim { version, deadline, .. } = lock.reclaim()?;
+        let Reclaim { confirmed, deadline, .. } = lock.reclaim()?;
+        let confirmed = confirmed.clone();
         lock.may_come_back();
         let (target, token) = (lock.kind.target.clone(), lock.token);
         let value = lock.kind.value.clone();
         Some(Box::new(move || {
-            Reclaim { target: &target, value: &value, version, deadline }.check(token)
+            Reclaim { target: &target, value: &value, confirmed: &confirmed, deadline }.check(token)
         }))
     }
 
@@ -215,7 +223,7 @@ impl RenewableKind for Exclusive {
             lease: lock.lease,
             guarantees,
             old_deadline: lock.deadline,
-            is_reclaimable: lock.reclaim().is_some(),
+            confirmed: lock.reclaim().map(|it| it.confirmed.clone()),
             step: if in_doubt { Step::Read } else { Step::CompareAndSet },
             renewed: None,
         }))

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::lock::Lock;
-use super::reclaim::{Reclaimed, proves_nothing};
+use super::reclaim::Reclaimed;
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
@@ -83,13 +83,7 @@ impl Lock {
                     {
                         return Ok(OwnerOutcome::Lost(None));
                     }
-                    // This request changed nothing; an earlier one may have.
-                    let in_doubt = self.release_in_doubt;
-                    return Err(if in_doubt {
-                        Error::unresolved(Some(failure.error), "lock")
-                    } else {
-                        failure.error
-                    });
+                    return Err(self.not_sent(failure.error));
                 }
                 Err(failure) => {
                     if failure.sent
@@ -135,8 +129,8 @@ impl Lock {
                     let late = mutation::has(Mutation::ExtensionFromReply);
                     let sent = if late { self.kind.target.now() } else { now };
                     let before = guarantees.kept_by_either(self.deadline, self.lease, lease);
-                    (self.deadline, self.kind.version, self.lease) =
-                        (lease.deadline(sent), version, lease);
+                    (self.deadline, self.lease) = (lease.deadline(sent), lease);
+                    self.confirm(version);
                     // A release that is still under way carries an older version.
                     self.release_in_doubt = false;
                     let verified = self.cap_deadline_if_slow(sent, before);
@@ -147,20 +141,33 @@ impl Lock {
                     if is_ours(&item.value, self.token) && self.proves_nothing(item.version) =>
                 {
                     let (key, version) = (&self.kind.target.key, item.version);
-                    let _ = self.kind.target.one(Op::Delete { key, version });
-                    return Ok(OwnerOutcome::Lost(None));
+                    match self.kind.target.one(Op::Delete { key, version }) {
+                        Ok(Reply::Deleted | Reply::Missing) => return Ok(OwnerOutcome::Lost(None)),
+                        // A waiter may have marked it.
+                        Ok(_) => {}
+                        Err(failure) if !failure.sent && error.is_none() => {
+                            return Err(self.not_sent(failure.error));
+                        }
+                        Err(failure) => {
+                            failures += 1;
+                            error = Some(failure.error);
+                            if failures == ATTEMPTS {
+                                break;
+                            }
+                        }
+                    }
                 }
                 // The holder has put it back, on a server that recovers.
                 (_, Some(Reply::Value(item)), OwnerStep::HandOff(_))
                     if is_ours(&item.value, self.token) && self.recovers(item.version) =>
                 {
-                    self.kind.version = item.version;
+                    self.confirm(item.version);
                     return Ok(OwnerOutcome::Recovering);
                 }
                 (_, Some(Reply::Value(item)), _)
                     if is_ours(&item.value, self.token) || mutation::has(Mutation::BlindDelete) =>
                 {
-                    self.kind.version = item.version;
+                    self.confirm(item.version);
                     self.notice_waiters(&item.value);
                 }
                 // An earlier hand-off request of this step arrived.
@@ -177,15 +184,19 @@ impl Lock {
                     reclaims += 1;
                     match self.put_back() {
                         Ok(Reclaimed::Back(version)) if hands_off => {
-                            self.kind.version = version;
+                            self.confirm(version);
                             return Ok(OwnerOutcome::Recovering);
                         }
                         Ok(Reclaimed::Back(version)) => {
-                            (self.kind.version, read_first) = (version, false);
+                            self.confirm(version);
+                            read_first = false;
                         }
                         Ok(Reclaimed::TooLate) => return Ok(OwnerOutcome::Lost(None)),
                         Ok(Reclaimed::Occupied) => {}
                         Ok(Reclaimed::Refused) => reclaims = LOOKS,
+                        Err(failure) if !failure.sent && error.is_none() => {
+                            return Err(self.not_sent(failure.error));
+                        }
                         Err(failure) => {
                             failures += 1;
                             error = Some(failure.error);
@@ -228,14 +239,14 @@ impl Lock {
         Err(Error::unresolved(error, "lock"))
     }
 
-    /// Whether a record of this holder's own, with this version, may have been added late.
-    fn proves_nothing(&self, found: Version) -> bool {
-        self.kind.target.context.guarantees().guard.is_some()
-            && proves_nothing(found, self.kind.version, self.kind.target.now(), self.deadline)
+    /// The error of a step that ends with a request that was not sent: it changed nothing, but an
+    /// earlier one may have.
+    fn not_sent(&self, error: Error) -> Error {
+        if self.release_in_doubt { Error::unresolved(Some(error), "lock") } else { error }
     }
 
     /// Whether the server gives no new grants yet in the life that gave this version.
-    fn recovers(&self, version: Version) -> bool {
+    pub(super) fn recovers(&self, version: Version) -> bool {
         let Target { context, route, .. } = &self.kind.target;
         !context.recovers_for(*route, version.epoch()).is_zero()
     }

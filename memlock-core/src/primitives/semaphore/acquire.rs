@@ -105,7 +105,9 @@ impl Semaphore {
         snapshot: Option<Refusal>,
     ) -> Report {
         let (subject, wanted) = (self.subject(), Wanted(request.permits));
-        let unknown = ObservedHolder::Unknown;
+        // Without a record: it may be put back.
+        let recovery = self.recovery().map(|recovery| ObservedHolder::Recovering(recovery.left));
+        let unknown = recovery.unwrap_or(ObservedHolder::Unknown);
         let holder = snapshot.as_ref().map_or(&unknown, |snapshot| &snapshot.holder);
         let busy = || match &snapshot {
             Some(Refusal { available, permits: all, .. }) if *available < request.permits => {

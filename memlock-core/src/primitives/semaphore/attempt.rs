@@ -20,7 +20,7 @@ use crate::fork;
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Op, Recovery, Reply};
+use crate::store::{Op, Reply};
 use crate::wait::entries::Request;
 use crate::wait::policy;
 use crate::wait::queue::Capacity;
@@ -179,12 +179,6 @@ impl<'a> Attempt<'a> {
             return Err(error);
         }
         Ok(permit)
-    }
-
-    /// The recovery of the server, if it gives no new permits yet.
-    fn recovery(&self) -> Option<Recovery> {
-        let target = &self.semaphore.target;
-        target.context.recovery(target.route)
     }
 
     /// Acts on the outcome of an operation.
@@ -363,7 +357,7 @@ impl Acquire for Attempt<'_> {
         let refusal = self.refusal.take();
         let was_refused = refusal.as_ref().is_some_and(|refusal| refusal.recovers);
         self.refusal.set(refusal);
-        was_refused || self.recovery().is_some()
+        was_refused || self.semaphore.recovery().is_some()
     }
 
     fn inspection(&self) -> Op<'_> {
@@ -375,7 +369,7 @@ impl Acquire for Attempt<'_> {
         self.snapshot = None;
         let Some(snapshot) = self.semaphore.note(reply, self.looked.get())? else {
             // The next attempt sets the semaphore up, or reports that it is missing.
-            let recovers = self.recovery().map(|recovery| recovery.left);
+            let recovers = self.semaphore.recovery().map(|recovery| recovery.left);
             return Ok(policy::TargetState::of_missing(recovers));
         };
         self.check(snapshot.record.permits)?;
@@ -404,7 +398,7 @@ impl Acquire for Attempt<'_> {
                 let snapshot = if leaves { self.cancel_reservation(snapshot) } else { snapshot };
                 snapshot.capacity(self.semaphore.target.now())
             }
-            _ if self.recovery().is_some() => 0,
+            _ if self.semaphore.recovery().is_some() => 0,
             // The next attempt finds out.
             _ => u32::MAX,
         };

@@ -228,27 +228,28 @@ impl<'a> Leader<'a> {
     fn set_up(&mut self) {
         let mut number = None;
         let Target { context, route, .. } = &self.semaphore.target;
-        let (recovers, now) = (context.recovery(*route).is_some(), context.clock().now());
+        let (recovery, now) = (context.recovery(*route), context.clock().now());
         // Whether a server that recovers has forgotten what this holder still holds.
-        let is_forgotten =
-            |held: &Option<Reclaimable>| held.filter(|held| recovers && now < held.until);
+        let is_forgotten = |held: &&Reclaimable| recovery.is_some_and(|it| held.fits(it.life, now));
         self.settle_where(&mut |member| match &member.operation.kind {
             Kind::Acquisition(wanted) => {
                 number = number.or(wanted.set_up_with);
                 // Its holders may set a semaphore up again that the server has forgotten.
-                let missing = match recovers {
-                    true => OperationOutcome::NoRoom { refusal: None },
-                    false => OperationOutcome::Missing,
+                let missing = match recovery {
+                    Some(_) => OperationOutcome::NoRoom { refusal: None },
+                    None => OperationOutcome::Missing,
                 };
                 wanted.set_up_with.is_none().then_some(missing)
             }
-            Kind::Release(release) => Some(match is_forgotten(&release.reclaimable) {
-                Some(_) => OperationOutcome::Released { wakes: None },
-                None => OperationOutcome::Gone { instead: None },
-            }),
+            Kind::Release(release) => {
+                Some(match release.reclaimable.as_ref().filter(is_forgotten) {
+                    Some(_) => OperationOutcome::Released { wakes: None },
+                    None => OperationOutcome::Gone { instead: None },
+                })
+            }
             Kind::Extend(extend) => {
-                let forgotten = extend.renewing.iter().map(|it| is_forgotten(&it.reclaimable));
-                let held = forgotten.flatten().next();
+                let mut held = extend.renewing.iter().filter_map(|it| it.reclaimable.as_ref());
+                let held = held.find(is_forgotten);
                 number = number.or(held.map(|held| held.number));
                 held.is_none().then_some(OperationOutcome::Gone { instead: None })
             }
@@ -357,8 +358,8 @@ impl<'a> Leader<'a> {
                         if let Some(Some(snapshot)) = &verified {
                             it.deadline = it.deadline.min(snapshot.keeps_until(it.token));
                         }
-                        if let Some(held) = &mut it.reclaimable {
-                            held.confirmed = (of, life);
+                        if let Some(held) = &it.reclaimable {
+                            held.confirmed.set((of, life));
                         }
                     }
                     OperationOutcome::Extended { asks: verified.is_none() }

@@ -15,7 +15,7 @@ use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::primitives::set_up::SetUp;
-use crate::store::{Op, Reply};
+use crate::store::{Op, Recovery, Reply};
 
 /// A semaphore at the time of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,6 +48,12 @@ pub struct Holder {
 }
 
 impl Semaphore {
+    /// If the server gives no new permits yet, for how long: until then permits that look available may
+    /// be held all the same. As far as known: no I/O.
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.target.context.recovery(self.target.route)
+    }
+
     /// Sets the semaphore up with the number of permits that the handle was opened with, to be
     /// stored for `life` (1 second to 366 days) after its last use. Without this call, the first
     /// acquisition sets it up, to be stored for a day.

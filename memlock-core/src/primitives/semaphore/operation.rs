@@ -4,6 +4,7 @@
 use super::snapshot::Refusal;
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::guard::confirmed::Confirmed;
 use crate::guard::renewal::renewable::Wanted;
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
@@ -72,10 +73,10 @@ impl Extend {
 }
 
 /// What a holder may put back.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Reclaimable {
     /// The semaphore's token, and the life of the server, when they were last confirmed.
-    pub(super) confirmed: (Token, Epoch),
+    pub(super) confirmed: Confirmed<(Token, Epoch)>,
     pub(super) permits: u32,
     /// How many permits the semaphore has.
     pub(super) number: u32,
@@ -86,12 +87,13 @@ pub(crate) struct Reclaimable {
 impl Reclaimable {
     /// Whether the permits may be put back in this life of the server.
     pub(super) fn fits(&self, life: Epoch, now: Moment) -> bool {
-        self.confirmed.1 != life && (now < self.until || mutation::has(Mutation::ReclaimLate))
+        let (_, confirmed) = self.confirmed.get();
+        confirmed != life && (now < self.until || mutation::has(Mutation::ReclaimLate))
     }
 }
 
 /// One holder's part of an extension.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Renewing {
     pub(crate) token: Token,
     pub(super) lease: Lease,

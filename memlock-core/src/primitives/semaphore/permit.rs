@@ -6,6 +6,7 @@ use super::handle::Semaphore;
 use super::operation::Reclaimable;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::guard::confirmed::Confirmed;
 use crate::guard::lease_guard::LeaseGuard;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
@@ -19,7 +20,7 @@ pub struct Permits {
     pub(super) semaphore: Semaphore,
     pub(super) permits: u32,
     /// The token of the semaphore, and the life of the server, when the permits were last confirmed.
-    pub(super) confirmed: (Token, Epoch),
+    pub(super) confirmed: Confirmed<(Token, Epoch)>,
 }
 
 /// A granted acquisition.
@@ -35,7 +36,7 @@ pub(super) struct Grant {
 impl Grant {
     pub(super) fn into_permit(self, semaphore: Semaphore) -> Permit {
         let Grant { token, permits, counted_from, confirmed } = self;
-        let lease = semaphore.lease;
+        let (lease, confirmed) = (semaphore.lease, Confirmed::new(confirmed));
         LeaseGuard::new(Permits { semaphore, permits, confirmed }, token, lease, counted_from)
     }
 }
@@ -54,7 +55,7 @@ impl Permit {
         let number = semaphore.agreed.load(Ordering::Relaxed);
         let is_certain = !self.release_in_doubt || mutation::has(Mutation::ReclaimReleased);
         (is_certain && number > 0).then_some(Reclaimable {
-            confirmed: self.kind.confirmed,
+            confirmed: self.kind.confirmed.clone(),
             permits: self.kind.permits,
             number,
             until: self.deadline,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::handle::{SLOW_LOOK, Semaphore};
-use super::operation::{Extend, Kind, Operation, OperationOutcome, Renewing};
+use super::operation::{Extend, Kind, Operation, OperationOutcome, Reclaimable, Renewing};
 use super::permit::{Permit, Permits};
 use super::snapshot::Snapshot;
 use super::submit;
@@ -72,8 +72,8 @@ impl PendingRenewal for PermitRenewals {
                 // `touch` has counted this write.
                 let of = snapshot.record.token;
                 self.semaphore.remember_written((of, snapshot.record.serial));
-                for held in self.permits.iter_mut().filter_map(|it| it.reclaimable.as_mut()) {
-                    held.confirmed = (of, snapshot.version.epoch());
+                for held in self.permits.iter().filter_map(|it| it.reclaimable.as_ref()) {
+                    held.confirmed.set((of, snapshot.version.epoch()));
                 }
                 if !snapshot.is_slow() {
                     return Progress::Renewed;
@@ -100,7 +100,7 @@ impl PendingRenewal for PermitRenewals {
                 let (life, at) = (snapshot.version.epoch(), self.semaphore.target.now());
                 let is_forgotten = |permit: &Renewing| {
                     snapshot.record.held_by(permit.token).is_none()
-                        && permit.reclaimable.is_some_and(|held| held.confirmed.1 != life)
+                        && permit.reclaimable.as_ref().is_some_and(|held| held.fits(life, at))
                 };
                 if snapshot.recovers(at) && self.permits.iter().any(is_forgotten) {
                     self.refused = true;
@@ -185,9 +185,9 @@ impl PendingRenewal for PermitRenewals {
     fn join(&mut self, guard: &mut dyn Renewable) -> Joined {
         match guard.as_any().downcast_mut::<Permit>() {
             Some(permit) if permit.kind.semaphore.target.key == self.semaphore.target.key => {
-                let renewing = permit.renewing();
-                self.permits.extend(renewing);
-                if renewing.is_some() { Joined::Taken } else { Joined::Nothing }
+                let Some(renewing) = permit.renewing() else { return Joined::Nothing };
+                self.permits.push(renewing);
+                Joined::Taken
             }
             _ => Joined::NotOfThis,
         }
@@ -197,8 +197,6 @@ impl PendingRenewal for PermitRenewals {
         let renewed = self.permits.iter().find(|permit| permit.token == guard.token());
         if let (Some(renewed), Some(permit)) = (renewed, guard.as_any().downcast_mut::<Permit>()) {
             permit.deadline = permit.deadline.max(renewed.deadline);
-            let confirmed = renewed.reclaimable.map(|held| held.confirmed);
-            permit.kind.confirmed = confirmed.unwrap_or(permit.kind.confirmed);
         }
     }
 
@@ -211,8 +209,10 @@ impl PermitRenewals {
     /// Whether the server may have forgotten the semaphore, rather than lost it by other means.
     fn may_be_forgotten(&self) -> bool {
         let Target { context, route, .. } = &self.semaphore.target;
-        context.recovery(*route).is_some()
-            && self.permits.iter().any(|permit| permit.reclaimable.is_some())
+        let now = self.semaphore.target.now();
+        let held = || self.permits.iter().filter_map(|permit| permit.reclaimable.as_ref());
+        let recovery = context.recovery(*route);
+        recovery.is_some_and(|it| held().any(|held| held.fits(it.life, now)))
     }
 
     /// Caps the deadlines by this snapshot.
@@ -240,7 +240,7 @@ impl RenewableKind for Permits {
 
     fn reclaimer(permit: &mut Permit) -> Option<Check> {
         let (semaphore, forgotten) = (permit.kind.semaphore.clone(), permit.forgotten()?);
-        Some(Box::new(move || semaphore.put_back(forgotten)))
+        Some(Box::new(move || semaphore.put_back(forgotten.clone())))
     }
 
     fn begin(permit: &mut Permit, _in_doubt: bool) -> Option<Box<dyn PendingRenewal>> {
@@ -280,8 +280,9 @@ impl Permit {
     /// What is to be put back, if the server may have forgotten it.
     pub(super) fn forgotten(&self) -> Option<Renewing> {
         let Target { context, route, .. } = &self.kind.semaphore.target;
-        let is_young = context.recovery(*route).is_some();
-        Some(self.as_renewing()).filter(|it| is_young && it.reclaimable.is_some())
+        let (life, now) = (context.recovery(*route)?.life, self.kind.semaphore.target.now());
+        let fits = |held: &Reclaimable| held.fits(life, now);
+        Some(self.as_renewing()).filter(|it| it.reclaimable.as_ref().is_some_and(fits))
     }
 }
 

@@ -65,8 +65,6 @@ impl Permit {
                     let deadline =
                         if late { lease.deadline(clock.now()) } else { renewing.deadline };
                     (self.deadline, self.lease) = (deadline, lease);
-                    let confirmed = renewing.reclaimable.map(|held| held.confirmed);
-                    self.kind.confirmed = confirmed.unwrap_or(self.kind.confirmed);
                     // A release that is still under way carries an older version.
                     self.release_in_doubt = false;
                     let verified = if asks { self.verify_if_it_lasts() } else { Ok(()) };
@@ -98,10 +96,13 @@ impl Permit {
     }
 
     /// The permits are not in the record. If an earlier release got no reply, it most likely
-    /// released them, unless the semaphore is another one, or the lease had ended before.
+    /// released them, unless the semaphore is another one, or the lease had ended before. With a
+    /// guard, another life of the server takes nothing away from a holder whose lease still runs.
     fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Outcome<Wakes> {
-        let same = instead.filter(|(token, _)| *token == self.kind.confirmed.0);
-        let in_time = self.kind.semaphore.target.now() < self.deadline;
+        let same = instead.filter(|(token, _)| *token == self.kind.confirmed.get().0);
+        let target = &self.kind.semaphore.target;
+        let in_time = target.now() < self.deadline;
+        let has_guard = target.context.guarantees().guard.is_some();
         match (step, same) {
             (Step::Release, Some((_, capacity))) if self.release_in_doubt && in_time => {
                 let queue = self.kind.semaphore.target.queue().ok().flatten();
@@ -112,6 +113,9 @@ impl Permit {
                     entry_ids: self.entry_ids.clone(),
                 };
                 Outcome::Taken(Some(wakes))
+            }
+            (Step::Release, None) if self.release_in_doubt && in_time && has_guard => {
+                Outcome::Taken(None)
             }
             _ => Outcome::Lost(None),
         }

@@ -56,7 +56,8 @@ impl Connection {
             stamp: Arc::clone(stamp),
             last_opaque: opaque,
         };
-        let found = connection.reply(&read, opaque, &mut patience).map_err(|(error, _)| error)?;
+        let found = connection.reply(&read, opaque, &mut patience);
+        let found = found.map_err(|(error, _)| error.during(format_args!("Reading {config}")))?;
         if let Reply::Value(item) = found {
             connection.config = Some(item.value);
         }

@@ -118,7 +118,10 @@ pub(super) fn introduce(
         Value::BulkString(bytes) => Some(request::value_of(&bytes).to_vec()),
         // A user without a guard needs no right to this key, and with one the item cannot be added.
         Value::ServerError(error) if error.code() == "NOPERM" => None,
-        answer => accepted(answer).map(|_| None)?,
+        answer => {
+            let reading = format_args!("Reading {}", settings.config);
+            accepted(answer).map(|_| None).map_err(|error| error.during(reading))?
+        }
     };
     if settings.refuses_evictions {
         refuse_evictions(&text(accepted(next()?)?).ok_or_else(nonsense)?)?;

@@ -34,6 +34,7 @@ use crate::clock::Clock;
 #[cfg(feature = "admin")]
 use crate::error::Error;
 use crate::error::Result;
+use crate::lease::MIN_LEASE;
 use crate::name::Key;
 use hosts::Hosts;
 use server::Server;
@@ -71,7 +72,9 @@ impl<P: Protocol> Remote<P> {
     ) -> Result<Remote<P>> {
         let settings = Settings::take(url)?;
         let guard = match protocol.config() {
-            Some(_) => url.take_some_duration("guard")?.map(Guard::new).transpose()?,
+            Some(_) => {
+                url.take_some_duration("guard", MIN_LEASE, "60s")?.map(Guard::new).transpose()?
+            }
             None => None,
         };
         let server = |place| Server::new(place, settings, guard, Arc::clone(clock));
