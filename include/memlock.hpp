@@ -502,7 +502,8 @@ public:
     /// and errc::recovering when the server gives no new locks yet.
     [[nodiscard]] bool try_lock() { return acquired(0); }
 
-    /// Returns false when `timeout` expired first. Throws as lock().
+    /// Returns false when `timeout` expired first. Throws as lock(); with a timeout that is not
+    /// positive, as try_lock().
     template <class Rep, class Period>
     [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& timeout) {
         return acquired(detail::timeout_ms(timeout));
@@ -878,10 +879,12 @@ public:
     }
 
     /// Returns false when no permit is available, or when the available permits are reserved for a
-    /// waiter that wants several. Throws as acquire().
+    /// waiter that wants several. Throws as acquire(), and errc::recovering when the server gives no
+    /// new permits yet.
     [[nodiscard]] bool try_acquire() { return hold(try_take(0)); }
 
-    /// Returns false when `timeout` expired first. Throws as acquire().
+    /// Returns false when `timeout` expired first. Throws as acquire(); with a timeout that is not
+    /// positive, as try_acquire().
     template <class Rep, class Period>
     [[nodiscard]] bool try_acquire_for(const std::chrono::duration<Rep, Period>& timeout) {
         return hold(try_take(detail::timeout_ms(timeout)));

@@ -35,7 +35,7 @@ pub unsafe extern "C-unwind" fn mutex_lock(
 }
 
 /// Like mutex_lock(), but does not wait: returns MEMLOCK_BUSY when the mutex is held, also when the
-/// calling thread holds it; MEMLOCK_RECOVERING when the server gives no new locks yet.
+/// calling thread holds it; MEMLOCK_RECOVERING while the server gives no new locks yet, held or not.
 ///
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.

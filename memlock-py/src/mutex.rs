@@ -125,10 +125,10 @@ impl Mutex {
     /// the wait.
     ///
     /// Raises Interrupted when the wait was cancelled, and ClientClosed when the client is closed;
-    /// with blocking=False, Recovering when the server gives no new locks yet; ValueError or
-    /// OverflowError for a timeout that threading.Lock refuses too; Unreachable when there is no
-    /// server at the first attempt, or for longer than the URL's `outage` while waiting;
-    /// OutcomeUnknown; ProtocolError. An exception from a signal handler, such as
+    /// with blocking=False or timeout=0, Recovering when the server gives no new locks yet;
+    /// ValueError or OverflowError for a timeout that threading.Lock refuses too; Unreachable when
+    /// there is no server at the first attempt, or for longer than the URL's `outage` while
+    /// waiting; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as
     /// KeyboardInterrupt, ends a wait of the main thread within 100 ms; nothing is held then, and
     /// no entry is left in the queue.
     #[pyo3(

@@ -155,7 +155,7 @@ impl Semaphore {
     /// `cancel` is a CancelHandle of the same client, by which another thread may end the wait.
     ///
     /// Raises Interrupted when the wait was cancelled, and ClientClosed when the client is closed;
-    /// with blocking=False, Recovering when the server gives no new permits yet;
+    /// with blocking=False or timeout=0, Recovering when the server gives no new permits yet;
     /// ValueError or OverflowError for a timeout that threading.Lock refuses too; Invalid for 0
     /// permits, for more than the semaphore has, and when the object was made with another number
     /// of permits than the semaphore has; SemaphoreNotFound when it was made without a number and

@@ -26,8 +26,10 @@ struct LockRenewal {
     guarantees: Guarantees,
     /// The end of the old lease: no request is sent after it.
     old_deadline: Moment,
-    /// Where the lock was last confirmed, if it may be put back.
+    /// Where the lock was last confirmed, if it may be put back: as all threads note it, and as known
+    /// before the first step. What another thread has put back since is not missing.
     confirmed: Option<Confirmed<Epoch>>,
+    known: Epoch,
     step: Step,
     /// The new deadline, once the lock is renewed.
     renewed: Option<Moment>,
@@ -64,10 +66,7 @@ impl PendingRenewal for LockRenewal {
                 Op::CompareAndSet { key, version: *version, value, expiry, returns }
             }
             Step::Read | Step::Believe { .. } => Op::get(key),
-            Step::Reclaim => {
-                let confirmed = self.confirmed.as_ref().map_or(version.epoch(), Confirmed::get);
-                reclaim::op(key, value, confirmed, expiry)
-            }
+            Step::Reclaim => reclaim::op(key, value, self.known, expiry),
             Step::Remove(version) => Op::Delete { key, version },
         }
     }
@@ -102,9 +101,9 @@ impl PendingRenewal for LockRenewal {
                 not_yet()
             }
             (Step::CompareAndSet | Step::Reclaim, &Reply::Stored(Stored { version, .. })) => {
-                self.version = version;
+                (self.version, self.known) = (version, version.epoch());
                 if let Some(confirmed) = &self.confirmed {
-                    confirmed.set(version.epoch());
+                    confirmed.set(self.known);
                 }
                 let deadline = self.lease.deadline(if mutation::has(Mutation::KeepFromReply) {
                     came
@@ -215,6 +214,7 @@ impl RenewableKind for Exclusive {
         let guarantees = *lock.kind.target.context.guarantees();
         lock.server_until =
             lock.server_until.max(guarantees.gone(lock.lease, now) + LATEST_ARRIVAL);
+        let confirmed = lock.reclaim().map(|reclaim| reclaim.confirmed.clone());
         Some(Box::new(LockRenewal {
             key: lock.kind.target.key.clone(),
             token: lock.token,
@@ -223,7 +223,8 @@ impl RenewableKind for Exclusive {
             lease: lock.lease,
             guarantees,
             old_deadline: lock.deadline,
-            confirmed: lock.reclaim().map(|it| it.confirmed.clone()),
+            known: confirmed.as_ref().map_or(lock.kind.version.epoch(), Confirmed::get),
+            confirmed,
             step: if in_doubt { Step::Read } else { Step::CompareAndSet },
             renewed: None,
         }))

@@ -358,8 +358,8 @@ impl<'a> Leader<'a> {
                         if let Some(Some(snapshot)) = &verified {
                             it.deadline = it.deadline.min(snapshot.keeps_until(it.token));
                         }
-                        if let Some(held) = &it.reclaimable {
-                            held.confirmed.set((of, life));
+                        if let Some(held) = &mut it.reclaimable {
+                            held.confirm(of, life);
                         }
                     }
                     OperationOutcome::Extended { asks: verified.is_none() }

@@ -75,7 +75,10 @@ impl Extend {
 /// What a holder may put back.
 #[derive(Clone, Debug)]
 pub(crate) struct Reclaimable {
-    /// The semaphore's token, and the life of the server, when they were last confirmed.
+    /// The semaphore's token, and the life of the server, when they were last confirmed before this
+    /// step: what another thread has put back since is not missing.
+    pub(super) known: (Token, Epoch),
+    /// The same, as all threads note it.
     pub(super) confirmed: Confirmed<(Token, Epoch)>,
     pub(super) permits: u32,
     /// How many permits the semaphore has.
@@ -85,10 +88,16 @@ pub(crate) struct Reclaimable {
 }
 
 impl Reclaimable {
+    /// They were confirmed as permits of the semaphore with this token, in this life of the server.
+    pub(super) fn confirm(&mut self, of: Token, life: Epoch) {
+        self.known = (of, life);
+        self.confirmed.set(self.known);
+    }
+
     /// Whether the permits may be put back in this life of the server.
     pub(super) fn fits(&self, life: Epoch, now: Moment) -> bool {
-        let (_, confirmed) = self.confirmed.get();
-        confirmed != life && (now < self.until || mutation::has(Mutation::ReclaimLate))
+        let (_, known) = self.known;
+        known != life && (now < self.until || mutation::has(Mutation::ReclaimLate))
     }
 }
 

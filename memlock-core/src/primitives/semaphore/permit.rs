@@ -55,6 +55,7 @@ impl Permit {
         let number = semaphore.agreed.load(Ordering::Relaxed);
         let is_certain = !self.release_in_doubt || mutation::has(Mutation::ReclaimReleased);
         (is_certain && number > 0).then_some(Reclaimable {
+            known: self.kind.confirmed.get(),
             confirmed: self.kind.confirmed.clone(),
             permits: self.kind.permits,
             number,

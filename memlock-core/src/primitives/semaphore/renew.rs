@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::handle::{SLOW_LOOK, Semaphore};
-use super::operation::{Extend, Kind, Operation, OperationOutcome, Reclaimable, Renewing};
+use super::operation::{Extend, Kind, Operation, OperationOutcome, Renewing};
 use super::permit::{Permit, Permits};
 use super::snapshot::Snapshot;
 use super::submit;
@@ -72,8 +72,8 @@ impl PendingRenewal for PermitRenewals {
                 // `touch` has counted this write.
                 let of = snapshot.record.token;
                 self.semaphore.remember_written((of, snapshot.record.serial));
-                for held in self.permits.iter().filter_map(|it| it.reclaimable.as_ref()) {
-                    held.confirmed.set((of, snapshot.version.epoch()));
+                for held in self.permits.iter_mut().filter_map(|it| it.reclaimable.as_mut()) {
+                    held.confirm(of, snapshot.version.epoch());
                 }
                 if !snapshot.is_slow() {
                     return Progress::Renewed;
@@ -280,9 +280,8 @@ impl Permit {
     /// What is to be put back, if the server may have forgotten it.
     pub(super) fn forgotten(&self) -> Option<Renewing> {
         let Target { context, route, .. } = &self.kind.semaphore.target;
-        let (life, now) = (context.recovery(*route)?.life, self.kind.semaphore.target.now());
-        let fits = |held: &Reclaimable| held.fits(life, now);
-        Some(self.as_renewing()).filter(|it| it.reclaimable.as_ref().is_some_and(fits))
+        let is_young = context.recovery(*route).is_some();
+        Some(self.as_renewing()).filter(|it| is_young && it.reclaimable.is_some())
     }
 }
 

@@ -44,10 +44,12 @@ impl Oracle {
             matches!(gone, Some((_, Cause::Forgotten)))
         };
         let sent = self.renewers.begun(by);
-        // A request to put it back may arrive after the release.
+        // A request to put it back may arrive after the release, of which the reply may not have come.
         let is_late = |token: &str| {
             let ended = self.renewals.all.get(token).and_then(|renewed| renewed.ended);
-            self.guard.is_some() && ended.is_some_and(|ended| ended >= sent)
+            let mut releases = self.holds.values().filter(|hold| hold.token == token);
+            let ends = releases.find_map(|hold| hold.releasing).or(ended);
+            self.guard.is_some() && ends.is_some_and(|ends| ends >= sent)
         };
         let puts_back =
             before.is_none() && after.is_some_and(|token| is_forgotten(token) || is_late(token));
