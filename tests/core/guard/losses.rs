@@ -157,7 +157,7 @@ fn a_record_that_a_lost_request_may_have_left_proves_nothing_after_the_lease() {
     is_over(&lock);
     bench.server.plain().delete("lock:m");
     // Another client may have held it in between.
-    assert!(bench.server.plain().set("lock:m", &String::from_utf8(value).unwrap(), 0));
+    assert!(bench.server.plain().set("lock:m", value, 0));
     assert_eq!(lock.extend(GUARD).unwrap(), Extension::Lost);
     assert_eq!(bench.server.plain().get("lock:m"), None);
 }
