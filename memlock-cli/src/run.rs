@@ -67,8 +67,9 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
             return Err(CliError::new(Status::BUSY, report));
         }
         Err(report) if report == Answer::TimedOut => {
+            let recovers = target.recovers();
             let holder = target.held_by();
-            if holder.is_none() && target.recovers() {
+            if holder.is_none() && recovers {
                 return Err(CliError::new(Status::BUSY, report));
             }
             return busy(args, || match holder {

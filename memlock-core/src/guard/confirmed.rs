@@ -3,6 +3,8 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::fork;
+
 #[derive(Clone, Debug)]
 pub(crate) struct Confirmed<T>(Arc<Mutex<T>>);
 
@@ -16,7 +18,15 @@ impl<T: Copy> Confirmed<T> {
     }
 
     pub(crate) fn set(&self, at: T) {
-        *self.last() = at;
+        self.change(|last| *last = at);
+    }
+
+    /// Nothing in a child that was forked during the call: a thread of its parent may have kept the
+    /// mutex locked.
+    pub(crate) fn change(&self, change: impl FnOnce(&mut T)) {
+        if !fork::is_astray() {
+            change(&mut self.last());
+        }
     }
 
     fn last(&self) -> MutexGuard<'_, T> {

@@ -12,7 +12,8 @@ pub enum Release {
     /// ended, and the server still had the item.
     Released,
     /// The server no longer had the lock or permit for this holder: the lease expired, or the
-    /// server lost the item. Another holder may have had it meanwhile.
+    /// server lost the item. Another holder may have had it meanwhile. Also if the lease had ended,
+    /// and the item that the server still had may be of a request that was late.
     Lost,
     /// This guard holds nothing: it was released before, or belongs to the parent of this process.
     NotHeld,
@@ -26,7 +27,8 @@ pub enum Extension {
     /// holder had it until now: also if the old lease had ended, and the server still had the item.
     Extended,
     /// The server no longer had the lock or permit for this holder: the lease expired, or the
-    /// server lost the item. Another holder may have had it meanwhile.
+    /// server lost the item. Another holder may have had it meanwhile. Also if the lease had ended,
+    /// and the item that the server still had may be of a request that was late.
     Lost,
     /// This guard holds nothing: it was released before, or belongs to the parent of this process.
     NotHeld,

@@ -143,21 +143,48 @@ fn what_a_check_put_back_and_was_removed_is_not_put_back_again() {
     is_not_put_back_again(|lock| assert!(lock.check().unwrap()));
 }
 
-/// The record that the holder finds may be of a request that was late.
 #[test]
-fn a_record_that_a_lost_request_may_have_left_proves_nothing_after_the_lease() {
+fn what_a_check_found_after_a_lost_reply_and_was_removed_is_not_put_back_again() {
+    let bench = Bench::start();
+    let mut lock = hold(&bench.client(), "m");
+    bench.restart();
+    bench.proxy.inject(Match::Adding, Fault::CutAfterRequest);
+    assert!(lock.check().unwrap());
+    assert!(bench.server.plain().delete("lock:m"));
+    assert!(!lock.check().unwrap());
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Lost);
+    assert_eq!(bench.server.plain().get("lock:m"), None);
+}
+
+/// The record that the holder finds may be of a request that was late.
+fn proves_nothing_after_the_lease(put_back: impl FnOnce(&mut Lock)) {
     let bench = Bench::start();
     let mut lock = hold(&bench.client(), "m");
     assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
     let value = bench.server.plain().get("lock:m").unwrap();
     bench.restart();
-    // The first request that puts it back is lost, the second one arrives.
+    // The first request that puts it back is lost, and the second one arrives.
     bench.proxy.inject(Match::Adding, Fault::CutRequestAfter(0));
-    assert_eq!(lock.extend(BRIEF).unwrap(), Extension::Extended);
+    put_back(&mut lock);
     is_over(&lock);
     bench.server.plain().delete("lock:m");
     // Another client may have held it in between.
     assert!(bench.server.plain().set("lock:m", value, 0));
     assert_eq!(lock.extend(GUARD).unwrap(), Extension::Lost);
     assert_eq!(bench.server.plain().get("lock:m"), None);
+}
+
+#[test]
+fn a_record_that_a_lost_extension_may_have_left_proves_nothing_after_the_lease() {
+    proves_nothing_after_the_lease(|lock| {
+        assert_eq!(lock.extend(BRIEF).unwrap(), Extension::Extended);
+    });
+}
+
+#[test]
+fn a_record_that_a_lost_check_may_have_left_proves_nothing_after_the_lease() {
+    proves_nothing_after_the_lease(|lock| {
+        assert!(lock.check().is_err());
+        assert_eq!(lock.extend(BRIEF).unwrap(), Extension::Extended);
+    });
 }

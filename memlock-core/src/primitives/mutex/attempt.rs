@@ -277,10 +277,9 @@ impl Acquire for Attempt<'_> {
             return Ok(TargetState::Free);
         }
         if self.tenure.is_ours(item) {
-            let left = self.recovery(item.version);
-            return Ok(
-                left.map_or(TargetState::Reserved, |left| TargetState::of_missing(Some(left)))
-            );
+            let Some(left) = self.recovery(item.version) else { return Ok(TargetState::Reserved) };
+            self.holder.set(ObservedHolder::Recovering(left));
+            return Ok(TargetState::of_missing(Some(left)));
         }
         match self.tenure.awaits(item, &record, self.target.now()) {
             Some(left) if !left.is_zero() => return Ok(TargetState::ReservedForOther(left)),

@@ -1,5 +1,6 @@
 //! A held mutex.
 
+use super::reclaim::Confirmation;
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::guard::confirmed::Confirmed;
@@ -8,7 +9,7 @@ use crate::guard::outcome::Release;
 use crate::lease::Lease;
 use crate::notify::Successors;
 use crate::owner::Token;
-use crate::store::{Epoch, Version};
+use crate::store::Version;
 use crate::target::Target;
 use crate::wait::QueueReceipt;
 use crate::wait_id::WaitId;
@@ -24,9 +25,8 @@ pub struct Exclusive {
     pub(super) target: Target,
     pub(super) value: Vec<u8>,
     pub(super) version: Version,
-    /// The life of the server in which the lock was last confirmed, put back or found; `None` without
-    /// a guard.
-    pub(super) confirmed: Option<Confirmed<Epoch>>,
+    /// Where the lock was last confirmed, put back or found; `None` without a guard.
+    pub(super) confirmed: Option<Confirmed<Confirmation>>,
     pub(super) fence: u64,
     /// Set when a request whose reply was lost may still be under way: the time until which to look
     /// for the grant that it may leave.
@@ -84,7 +84,7 @@ impl Grant {
             target,
             value,
             version,
-            confirmed: has_guard.then(|| Confirmed::new(version.epoch())),
+            confirmed: has_guard.then(|| Confirmed::new(Confirmation::of(version))),
             fence,
             orphan,
             notifies,
@@ -101,8 +101,13 @@ impl Lock {
     /// The server has the lock with this version.
     pub(super) fn confirm(&mut self, version: Version) {
         self.kind.version = version;
+        self.found(version);
+    }
+
+    /// The server has the lock, with this version, of which the guard is not to know.
+    pub(super) fn found(&self, version: Version) {
         if let Some(confirmed) = &self.kind.confirmed {
-            confirmed.set(version.epoch());
+            confirmed.change(|last| last.life = version.epoch());
         }
     }
 

@@ -21,12 +21,26 @@ use crate::owner::{Token, is_ours};
 use crate::store::{Admission, Epoch, Expiry, Failure, Op, Reply, Returns, Stored, Version};
 use crate::target::Target;
 
+/// Where a lock was last confirmed, put back or found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Confirmation {
+    /// In which life of the server: it is not put back there again.
+    pub(super) life: Epoch,
+    /// A request of a check, to put it back, got no reply.
+    in_doubt: bool,
+}
+
+impl Confirmation {
+    pub(super) fn of(version: Version) -> Confirmation {
+        Confirmation { life: version.epoch(), in_doubt: false }
+    }
+}
+
 /// A lock that may be put back.
 pub(super) struct Reclaim<'a> {
     pub(super) target: &'a Target,
     pub(super) value: &'a [u8],
-    /// The life of the server in which the lock was last confirmed.
-    pub(super) confirmed: &'a Confirmed<Epoch>,
+    pub(super) confirmed: &'a Confirmed<Confirmation>,
     /// The end of the lease that was confirmed then.
     pub(super) deadline: Moment,
 }
@@ -39,8 +53,8 @@ pub(super) enum Reclaimed {
     Occupied,
     /// The lease ended before the reply came. The record was removed, as far as possible.
     TooLate,
-    /// The server is the same as before, so that it has lost the lock by other means; or it recovers
-    /// no more.
+    /// The lock was confirmed in this life of the server, which has lost it by other means since; or
+    /// the server recovers no more; or the lease has ended.
     Refused,
 }
 
@@ -56,14 +70,14 @@ impl Reclaim<'_> {
         let key = &self.target.key;
         let rest = self.deadline.since(self.target.now());
         if rest.is_zero() && !mutation::has(Mutation::ReclaimLate) {
-            return Ok(Reclaimed::TooLate);
+            return Ok(Reclaimed::Refused);
         }
         let expiry = Expiry::After(rest + TICK_LATENESS);
-        let add = op(key, self.value, self.confirmed.get(), expiry);
+        let add = op(key, self.value, self.confirmed.get().life, expiry);
         Ok(match self.target.one(add)? {
             Reply::Stored(Stored { version, .. }) => {
                 if self.target.now() < self.deadline || mutation::has(Mutation::TrustLateReclaims) {
-                    self.confirmed.set(version.epoch());
+                    self.confirmed.change(|last| last.life = version.epoch());
                     return Ok(Reclaimed::Back(version));
                 }
                 // What cannot be removed ends with its lease.
@@ -79,8 +93,11 @@ impl Reclaim<'_> {
     /// checks the deadline once more afterwards.
     pub(super) fn check(&self, token: Token) -> Result<bool> {
         let is_there = || {
-            let item = self.target.get()?;
-            Ok(item.is_some_and(|item| is_ours(&item.value, token)))
+            let item = self.target.get()?.filter(|item| is_ours(&item.value, token));
+            if let Some(item) = &item {
+                self.confirmed.change(|last| last.life = item.version.epoch());
+            }
+            Ok(item.is_some())
         };
         match self.run() {
             Ok(Reclaimed::Back(_)) => Ok(true),
@@ -88,10 +105,10 @@ impl Reclaim<'_> {
             // Another thread may have been faster.
             Ok(Reclaimed::Occupied | Reclaimed::Refused) => is_there(),
             // Whether it was put back is not known, so a lock that is not seen may be held.
-            Err(failure) => match is_there()? {
-                true => Ok(true),
-                false => Err(failure.of_read()),
-            },
+            Err(failure) => {
+                self.confirmed.change(|last| last.in_doubt |= failure.sent);
+                if is_there()? { Ok(true) } else { Err(failure.of_read()) }
+            }
         }
     }
 }
@@ -113,7 +130,8 @@ impl Lock {
     pub(super) fn proves_nothing(&self, found: Version) -> bool {
         let Exclusive { target, version, orphan, confirmed, .. } = &self.kind;
         let is_of_another_life = confirmed.is_some() && found.epoch() != version.epoch();
-        (is_of_another_life || orphan.is_some())
+        let in_doubt = confirmed.as_ref().is_some_and(|confirmed| confirmed.get().in_doubt);
+        (is_of_another_life || in_doubt || orphan.is_some())
             && target.now() >= self.deadline
             && !mutation::has(Mutation::TrustLateReclaims)
     }

@@ -73,7 +73,11 @@ impl Kind for Exclusive {
 
     fn is_there(lock: &Lock) -> Result<bool> {
         match (lock.kind.target.get()?, lock.reclaim()) {
-            (Some(item), _) => Ok(is_ours(&item.value, lock.token)),
+            (Some(item), _) if is_ours(&item.value, lock.token) => {
+                lock.found(item.version);
+                Ok(true)
+            }
+            (Some(_), _) => Ok(false),
             (None, Some(reclaim)) => reclaim.check(lock.token),
             (None, None) => Ok(false),
         }

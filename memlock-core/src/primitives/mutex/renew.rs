@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::lock::{Exclusive, Lock};
-use super::reclaim::{self, Reclaim};
+use super::reclaim::{self, Confirmation, Reclaim};
 use crate::clock::Moment;
 use crate::guard::confirmed::Confirmed;
 use crate::guard::lease_guard::Kind;
@@ -28,7 +28,7 @@ struct LockRenewal {
     old_deadline: Moment,
     /// Where the lock was last confirmed, if it may be put back: as all threads note it, and as known
     /// before the first step. What another thread has put back since is not missing.
-    confirmed: Option<Confirmed<Epoch>>,
+    confirmed: Option<Confirmed<Confirmation>>,
     known: Epoch,
     step: Step,
     /// The new deadline, once the lock is renewed.
@@ -101,10 +101,7 @@ impl PendingRenewal for LockRenewal {
                 not_yet()
             }
             (Step::CompareAndSet | Step::Reclaim, &Reply::Stored(Stored { version, .. })) => {
-                (self.version, self.known) = (version, version.epoch());
-                if let Some(confirmed) = &self.confirmed {
-                    confirmed.set(self.known);
-                }
+                self.confirm(version);
                 let deadline = self.lease.deadline(if mutation::has(Mutation::KeepFromReply) {
                     came
                 } else {
@@ -131,7 +128,7 @@ impl PendingRenewal for LockRenewal {
             (Step::Read, Reply::Value(item))
                 if is_ours(&item.value, self.token) || mutation::has(Mutation::KeepAnyones) =>
             {
-                self.version = item.version;
+                self.confirm(item.version);
                 // A waiter may have marked the record.
                 let marked =
                     |value: &[u8]| OwnerRecord::parse(value).is_some_and(|record| record.notifies);
@@ -180,6 +177,16 @@ impl PendingRenewal for LockRenewal {
     }
 }
 
+impl LockRenewal {
+    /// The server has the lock with this version.
+    fn confirm(&mut self, version: Version) {
+        (self.version, self.known) = (version, version.epoch());
+        if let Some(confirmed) = &self.confirmed {
+            confirmed.change(|last| last.life = version.epoch());
+        }
+    }
+}
+
 impl RenewableKind for Exclusive {
     fn fence(lock: &Lock) -> Option<u64> {
         Some(lock.fence())
@@ -191,7 +198,14 @@ impl RenewableKind for Exclusive {
 
     fn check(lock: &Lock) -> Check {
         let (target, token) = (lock.kind.target.clone(), lock.token);
-        Box::new(move || Ok(target.get()?.is_some_and(|item| is_ours(&item.value, token))))
+        let confirmed = lock.kind.confirmed.clone();
+        Box::new(move || {
+            let item = target.get()?.filter(|item| is_ours(&item.value, token));
+            if let (Some(item), Some(confirmed)) = (&item, &confirmed) {
+                confirmed.change(|last| last.life = item.version.epoch());
+            }
+            Ok(item.is_some())
+        })
     }
 
     fn reclaimer(lock: &mut Lock) -> Option<Check> {
@@ -223,7 +237,7 @@ impl RenewableKind for Exclusive {
             lease: lock.lease,
             guarantees,
             old_deadline: lock.deadline,
-            known: confirmed.as_ref().map_or(lock.kind.version.epoch(), Confirmed::get),
+            known: confirmed.as_ref().map_or(lock.kind.version.epoch(), |it| it.get().life),
             confirmed,
             step: if in_doubt { Step::Read } else { Step::CompareAndSet },
             renewed: None,

@@ -131,6 +131,8 @@ impl Lock {
                     let before = guarantees.kept_by_either(self.deadline, self.lease, lease);
                     (self.deadline, self.lease) = (lease.deadline(sent), lease);
                     self.confirm(version);
+                    // What was under way has arrived by now.
+                    self.kind.orphan = self.kind.orphan.filter(|&at| now < at + LATEST_ARRIVAL);
                     // A release that is still under way carries an older version.
                     self.release_in_doubt = false;
                     let verified = self.cap_deadline_if_slow(sent, before);

@@ -51,7 +51,7 @@ impl Kind for Permits {
 
     fn is_there(permit: &Permit) -> Result<bool> {
         let semaphore = &permit.kind.semaphore;
-        match semaphore.has_holder(permit.token)? {
+        match semaphore.has_holder(permit.token, &permit.kind.confirmed)? {
             true => Ok(true),
             false => permit.forgotten().map_or(Ok(false), |it| semaphore.put_back(it)),
         }

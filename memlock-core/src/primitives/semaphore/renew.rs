@@ -10,6 +10,7 @@ use super::snapshot::Snapshot;
 use super::submit;
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::guard::confirmed::Confirmed;
 use crate::guard::lease_guard::LATEST_ARRIVAL;
 use crate::guard::renewal::renewable::{
     Check, Joined, PendingRenewal, Progress, Renewable, RenewableKind, Wanted,
@@ -17,7 +18,7 @@ use crate::guard::renewal::renewable::{
 use crate::lease::{Lease, MIN_LEASE};
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Expiry, Failure, Op, Reply, Returns};
+use crate::store::{Epoch, Expiry, Failure, Op, Reply, Returns};
 use crate::target::Target;
 
 /// A renewal under way.
@@ -235,7 +236,8 @@ impl RenewableKind for Permits {
 
     fn check(permit: &Permit) -> Check {
         let (semaphore, token) = (permit.kind.semaphore.clone(), permit.token);
-        Box::new(move || semaphore.has_holder(token))
+        let confirmed = permit.kind.confirmed.clone();
+        Box::new(move || semaphore.has_holder(token, &confirmed))
     }
 
     fn reclaimer(permit: &mut Permit) -> Option<Check> {
@@ -286,12 +288,20 @@ impl Permit {
 }
 
 impl Semaphore {
-    /// Whether this token holds permits, according to the server.
+    /// Whether this token holds permits, according to the server, which is noted.
     ///
     /// # Errors
     /// As for any read.
-    pub(crate) fn has_holder(&self, token: Token) -> crate::error::Result<bool> {
-        Ok(self.inspect()?.is_some_and(|snapshot| snapshot.record.held_by(token).is_some()))
+    pub(super) fn has_holder(
+        &self,
+        token: Token,
+        confirmed: &Confirmed<(Token, Epoch)>,
+    ) -> crate::error::Result<bool> {
+        let snapshot = self.inspect()?.filter(|it| it.record.held_by(token).is_some());
+        if let Some(Snapshot { record, version, .. }) = &snapshot {
+            confirmed.set((record.token, version.epoch()));
+        }
+        Ok(snapshot.is_some())
     }
 
     /// Puts permits back for the rest of their lease, for a holder that only wants to know whether

@@ -102,7 +102,8 @@ impl Permit {
         let same = instead.filter(|(token, _)| *token == self.kind.confirmed.get().0);
         let target = &self.kind.semaphore.target;
         let in_time = target.now() < self.deadline;
-        let has_guard = target.context.guarantees().guard.is_some();
+        let (_, life) = self.kind.confirmed.get();
+        let is_new = target.context.recovery(target.route).is_some_and(|it| it.life != life);
         match (step, same) {
             (Step::Release, Some((_, capacity))) if self.release_in_doubt && in_time => {
                 let queue = self.kind.semaphore.target.queue().ok().flatten();
@@ -114,7 +115,7 @@ impl Permit {
                 };
                 Outcome::Taken(Some(wakes))
             }
-            (Step::Release, None) if self.release_in_doubt && in_time && has_guard => {
+            (Step::Release, None) if self.release_in_doubt && in_time && is_new => {
                 Outcome::Taken(None)
             }
             _ => Outcome::Lost(None),

@@ -45,7 +45,7 @@ pub(super) fn agree(
     let shown = connection.time().shown();
     // The server's clock was set back, and would not tell for long how old the item is.
     if since.is_none_or(|since| since > shown + guard.recovery()) {
-        write_anew(connection, key, guard, clock)?;
+        write_anew(connection, key, guard, clock, &found)?;
     }
     Ok(Some((shown.saturating_sub(since.unwrap_or(shown)), clock.now())))
 }
@@ -69,16 +69,18 @@ fn write(
     }
 }
 
-/// Replaces the item by one that is written now.
+/// Replaces the item, if it is still the one that was found, by one that is written now.
 fn write_anew(
     connection: &mut impl Connection,
     key: &Key,
     guard: Guard,
     clock: &dyn Clock,
+    found: &[u8],
 ) -> Result<()> {
     let replies = connection.run(&[Op::get(key)], &|| {}).map_err(Failure::of_read)?;
-    let Some(Reply::Value(Item { version, .. })) = replies.into_iter().next() else {
-        return Ok(());
+    let version = match replies.into_iter().next() {
+        Some(Reply::Value(Item { version, value, .. })) if value == found => version,
+        _ => return Ok(()),
     };
     let text = text(guard, since(connection, clock));
     let (value, expiry, returns) = (text.as_bytes(), Expiry::Never, Returns::Nothing);
