@@ -1,6 +1,5 @@
 //! A held mutex.
 
-use super::reclaim::Confirmation;
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::guard::confirmed::Confirmed;
@@ -9,7 +8,7 @@ use crate::guard::outcome::Release;
 use crate::lease::Lease;
 use crate::notify::Successors;
 use crate::owner::Token;
-use crate::store::Version;
+use crate::store::{Epoch, Version};
 use crate::target::Target;
 use crate::wait::QueueReceipt;
 use crate::wait_id::WaitId;
@@ -42,6 +41,21 @@ pub struct Exclusive {
     /// The one of these waiters that was woken ahead.
     pub(super) woken_ahead: Option<WaitId>,
     pub(super) tenure: Tenure,
+}
+
+/// Where a lock was last confirmed, put back or found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Confirmation {
+    /// In which life of the server: it is not put back there again.
+    pub(super) life: Epoch,
+    /// A request of a check, to put it back, got no reply.
+    pub(super) in_doubt: bool,
+}
+
+impl Confirmation {
+    fn of(version: Version) -> Confirmation {
+        Confirmation { life: version.epoch(), in_doubt: false }
+    }
 }
 
 /// The tenure of this process: from its acquisition of the mutex until another process acquires it.

@@ -9,7 +9,7 @@
 //! A lock whose release may have been carried out is not put back: another client may have acquired
 //! it since, in the earlier life.
 
-use super::lock::{Exclusive, Lock};
+use super::lock::{Confirmation, Exclusive, Lock};
 use crate::clock::Moment;
 use crate::error::Result;
 use crate::guard::confirmed::Confirmed;
@@ -20,21 +20,6 @@ use crate::name::Key;
 use crate::owner::{Token, is_ours};
 use crate::store::{Admission, Epoch, Expiry, Failure, Op, Reply, Returns, Stored, Version};
 use crate::target::Target;
-
-/// Where a lock was last confirmed, put back or found.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Confirmation {
-    /// In which life of the server: it is not put back there again.
-    pub(super) life: Epoch,
-    /// A request of a check, to put it back, got no reply.
-    in_doubt: bool,
-}
-
-impl Confirmation {
-    pub(super) fn of(version: Version) -> Confirmation {
-        Confirmation { life: version.epoch(), in_doubt: false }
-    }
-}
 
 /// A lock that may be put back.
 pub(super) struct Reclaim<'a> {

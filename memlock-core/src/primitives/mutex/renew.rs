@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use super::lock::{Exclusive, Lock};
-use super::reclaim::{self, Confirmation, Reclaim};
+use super::lock::{Confirmation, Exclusive, Lock};
+use super::reclaim::{self, Reclaim};
 use crate::clock::Moment;
 use crate::guard::confirmed::Confirmed;
 use crate::guard::lease_guard::Kind;
