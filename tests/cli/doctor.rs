@@ -75,12 +75,32 @@ fn a_stock_server_is_not_fit_and_one_started_as_it_says_is() {
 
 #[test]
 fn leases_are_held_against_the_temporary_ttl() {
+    let flags = |ttl| format!("temporary_ttl={ttl},no_slab_reassign");
     let server = Memcached::with_args(&["-F", "-o", "temporary_ttl=62"]);
+    let evictions = judged(&server.url(), &["--lease", "60s"], "evictions", (2, "bad"));
+    assert!(evictions["mend"].as_str().unwrap().contains(&flags(62)), "{evictions}");
+    server.restart_with(&["-F", "-o", &flags(62)]);
     judged(&server.url(), &["--lease", "60s"], "evictions", (0, "note"));
     let evictions = judged(&server.url(), &["--lease", "61s"], "evictions", (2, "bad"));
-    assert!(evictions["mend"].as_str().unwrap().contains("temporary_ttl=63"), "{evictions}");
-    server.restart_with(&["-F", "-o", "temporary_ttl=63"]);
+    assert!(evictions["mend"].as_str().unwrap().contains(&flags(63)), "{evictions}");
+    server.restart_with(&["-F", "-o", &flags(63)]);
     assert_eq!(examined(&server.url(), &["--lease", "61s"]).0, Some(0));
+}
+
+#[test]
+fn what_refuses_evictions_is_recommended_and_says_what_it_refuses() {
+    let server = Memcached::start();
+    server.restart_with(&["-M", "-F"]);
+    let mend = |url: &str| judged(url, &[], "evictions", (0, "ok"))["mend"].clone();
+    assert!(mend(&server.url()).as_str().unwrap().contains("?evictions=refuse"));
+    let refusing = url::with(&server.url(), "evictions=refuse");
+    assert_eq!(mend(&refusing), Value::Null);
+    server.restart_with(&["-F"]);
+    let (code, report) = examined(&refusing, &[]);
+    assert_eq!((code, finding(&report, "evictions")["verdict"].as_str()), (Some(2), Some("bad")));
+    let said = done(memlock_at(&refusing, &["run", "m", "true"]));
+    assert_eq!(said.code, Some(78), "{said:?}");
+    assert!(said.err.contains("-M") && said.err.contains("evictions=refuse"), "{said:?}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod bad_servers;
 mod bench;
 mod churn;
 mod counter;
+mod evictions;
 mod fences;
 mod guard;
 mod leases;

@@ -136,6 +136,8 @@ fn trouble() {
     let kept_permit = permit(30 * SECOND);
     LISTENER.kept.lock().unwrap().extend([Arc::downgrade(&lock), Arc::downgrade(&kept_permit)]);
     LISTENER.hears(Level::Debug, "memlock.store", "Connected to memcached at 127.0.0.1");
+    LISTENER.hears(Level::Warn, "memlock.store", "may evict locks when its memory is full");
+    LISTENER.hears(Level::Warn, "memlock.store", "start it with -M");
 
     let contended = mutex("contended", 30 * SECOND).lock().unwrap();
     // By clients of their own, to which the server is not known to be silent.

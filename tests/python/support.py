@@ -215,12 +215,12 @@ class Memcached(Server):
     def __init__(self) -> None:
         super().__init__()
         self.bare_url = f"memcached://127.0.0.1:{self.port}"
-        # For clients on a machine that may be busy.
-        self.url = f"{self.bare_url}?connect_timeout=20s&io_timeout=20s"
+        # For clients on a machine that may be busy. Without flags a memcached evicts, which is warned of.
+        self.url = f"{self.bare_url}?connect_timeout=20s&io_timeout=20s&evictions=allow"
         self.start()
 
-    def start(self) -> None:
-        words = ["memcached", "-l", "127.0.0.1", "-p", str(self.port), "-U", "0"]
+    def start(self, *flags: str) -> None:
+        words = ["memcached", "-l", "127.0.0.1", "-p", str(self.port), "-U", "0", *flags]
         self.launch(*words, answers=self.is_ours)
 
     def is_ours(self) -> bool:

@@ -7,6 +7,7 @@ use std::time::Duration;
 use memlock_core::{Client, Error, ErrorKind, Extension, Release};
 use memlock_tests::assert_safe;
 use memlock_tests::client::connect;
+use memlock_tests::frozen::Frozen;
 use memlock_tests::launch::{poll_until, until};
 use memlock_tests::process::Server;
 use memlock_tests::url;
@@ -210,6 +211,35 @@ fn a_server_that_may_evict_locks_is_refused_if_the_url_says_so() {
     }
     let () = server.reply(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
     works(&connect(&refusing), "m");
+}
+
+/// A client that is connected notices it within a minute. What is held can be given back.
+#[test]
+fn a_policy_that_is_changed_is_noticed() {
+    let server = Redis::start(&["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"]);
+    let policy = |policy| server.reply::<()>(&["CONFIG", "SET", "maxmemory-policy", policy]);
+    let clock = Frozen::clock();
+    let url = url::patient(&url::with(&server.url(), "evictions=refuse"));
+    let client = clock.client(&url);
+    let mutex = |name| client.mutex(name, LEASE).unwrap();
+    let mut held = mutex("m").try_lock().unwrap().unwrap();
+    policy("allkeys-lru");
+    clock.advance(Duration::from_secs(59));
+    assert_eq!(held.extend(LEASE).unwrap(), Extension::Extended);
+    clock.advance(Duration::from_secs(1));
+    for refused in [held.extend(LEASE).map(drop), mutex("n").lock().map(drop)] {
+        let error = refused.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        let said = error.to_string();
+        assert!(said.contains("allkeys-lru") && said.contains(&server.process().address()), "{said}");
+    }
+    assert!(held.check().unwrap(), "it is still held");
+    // A refused operation asks again.
+    policy("noeviction");
+    assert_eq!(held.extend(LEASE).unwrap(), Extension::Extended);
+    policy("allkeys-lru");
+    clock.advance(Duration::from_secs(60));
+    assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
 #[test]

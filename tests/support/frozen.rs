@@ -4,7 +4,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use memlock_core::Client;
 use memlock_core::clock::{Clock, Moment, SystemClock};
+use memlock_core::store::schemes;
 
 /// A clock that runs until it is stopped, and then stands still until it is moved.
 #[derive(Debug)]
@@ -16,6 +18,12 @@ impl Frozen {
         let clock = Frozen::running();
         clock.stop();
         clock
+    }
+
+    /// A client whose store goes by this clock, too.
+    pub fn client(self: &Arc<Frozen>, url: &str) -> Client {
+        let clock: Arc<dyn Clock> = Arc::clone(self) as _;
+        Client::with_store(schemes::connect(url, &clock).expect("a good URL"), clock)
     }
 
     /// A clock that runs until it is stopped.

@@ -90,6 +90,11 @@ impl Key {
         Key::new(Key::queue_of(&self.text))
     }
 
+    /// Whether the item is a queue of waiters.
+    pub(crate) fn is_queue(&self) -> bool {
+        !self.is_shared && self.text.ends_with(QUEUE)
+    }
+
     /// The key of the queue beside the item with this key.
     pub fn queue_of(item: &str) -> String {
         format!("{item}{QUEUE}")

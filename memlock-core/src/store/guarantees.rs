@@ -27,7 +27,7 @@ pub struct Guarantees {
     /// What survives the end of the server, or of the process that keeps the items.
     pub survives: Survives,
     /// Whether items may be evicted to make room for others, unless the server is configured to
-    /// refuse instead.
+    /// refuse instead. With `evictions=refuse` in the URL, other servers are refused.
     pub evicts: bool,
     /// Across which events fences rise.
     pub fences_rise: FencesRise,
@@ -273,6 +273,26 @@ mod tests {
             let rows = guarantees.in_words().map(|(what, said)| format!("| {what} | {said} |"));
             let table = format!("### {heading}\n\n| | |\n| --- | --- |\n{}\n\n", rows.join("\n"));
             assert!(page.contains(&table), "docs/guarantees.md does not contain:\n{table}");
+        }
+    }
+
+    /// The section says that this row changes, and no other does.
+    #[test]
+    fn of_a_server_that_may_not_evict_one_row_is_another() {
+        let page = include_str!("../../../docs/guarantees.md");
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let promises = |url: &str| schemes::connect(url, &clock).unwrap().guarantees();
+        for (heading, url) in SECTIONS.iter().filter(|(_, url)| promises(url).evicts) {
+            let joint = if url.contains('?') { '&' } else { '?' };
+            let (allows, refuses) =
+                (promises(url), promises(&format!("{url}{joint}evictions=refuse")));
+            let (allows, refuses) = (allows.in_words(), refuses.in_words());
+            let changed: Vec<_> = refuses.iter().filter(|row| !allows.contains(row)).collect();
+            assert_eq!(changed, [&("evictions", "never".to_owned())], "{heading}");
+            let (_, section) = page.split_once(&format!("### {heading}\n")).unwrap();
+            let section = section.split("\n#").next().unwrap();
+            let said = "With `evictions=refuse` in the URL, the row *evictions* is *never*";
+            assert!(section.contains(said), "docs/guarantees.md on {heading}: {said}");
         }
     }
 }

@@ -20,7 +20,7 @@ use super::life::Life;
 use super::ttl::Ttl;
 
 /// memcached treats a TTL of more seconds than this as an absolute Unix time.
-const LONGEST_RELATIVE_TTL: u64 = 30 * 24 * 3600;
+pub(super) const LONGEST_RELATIVE_TTL: u64 = 30 * 24 * 3600;
 
 /// Appends one command, marked with `opaque`, to `out`. `server_time` returns the server's own Unix
 /// time, for a TTL that has to be absolute.
@@ -133,7 +133,8 @@ fn number(before: &[u8], number: u64, out: &mut Vec<u8>) {
     push_number(number, out);
 }
 
-fn wire_ttl(ttl: Ttl, server_time: impl Fn(Bound) -> u64) -> Result<u64> {
+/// The TTL as it is sent.
+pub(super) fn wire_ttl(ttl: Ttl, server_time: impl Fn(Bound) -> u64) -> Result<u64> {
     let absolute = match ttl {
         Ttl::Never => return Ok(0),
         Ttl::For(seconds) | Ttl::Left(seconds) if seconds <= LONGEST_RELATIVE_TTL => {

@@ -8,6 +8,7 @@ use super::codec;
 use super::command::Command;
 use super::handshake::{Handshake, Introduction, REQUEST, ServerTime};
 use super::life::Life;
+use super::retention::{MEND, Retention};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::name::Key;
@@ -215,6 +216,17 @@ impl Connection {
         Ok(value)
     }
 
+    /// Reads the server's description again.
+    fn introduce_again(&mut self) -> Result<()> {
+        self.socket.output.clear();
+        self.socket.output.extend_from_slice(REQUEST);
+        let sent = self.socket.clock().now();
+        self.socket.write_out().map_err(|failure| failure.error)?;
+        self.introduction = introduce(&mut self.socket, &mut Patience::default())?;
+        self.introduced = (sent, self.socket.clock().now());
+        Ok(())
+    }
+
     fn server_time(&self) -> ServerTime {
         ServerTime { shown: self.introduction.time, at: self.introduced.0 }
     }
@@ -258,6 +270,25 @@ impl remote::Connection for Connection {
 
     fn time(&self) -> ServerTime {
         self.server_time()
+    }
+
+    fn may_evict(&self) -> Option<&'static str> {
+        (self.introduction.retention == Retention::Nothing).then_some(MEND)
+    }
+
+    fn keeps(&self, op: &Op<'_>) -> Result<()> {
+        let now = self.socket.clock().now();
+        let Some(expiry) = remote::stored_for(op) else { return Ok(()) };
+        let time = |bound| self.server_time().at(now, bound);
+        self.introduction.retention.check(op.key(), expiry, time)
+    }
+
+    fn retention_read(&self) -> Option<Moment> {
+        Some(self.introduced.0)
+    }
+
+    fn read_retention(&mut self) -> Result<()> {
+        self.introduce_again()
     }
 }
 

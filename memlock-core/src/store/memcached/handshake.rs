@@ -9,6 +9,7 @@ use crate::lease::DRIFT;
 use crate::store::remote;
 
 use super::life::Life;
+use super::retention::{Retention, Settings};
 
 /// Requests the whole description in one packet.
 pub(super) const REQUEST: &[u8] = b"stats\r\nstats settings\r\n";
@@ -37,7 +38,7 @@ pub(super) struct Handshake {
     time: Option<u64>,
     uptime: Option<u64>,
     cas_enabled: Option<bool>,
-    refuses: bool,
+    settings: Settings,
 }
 
 /// The result of the handshake.
@@ -50,8 +51,9 @@ pub(super) struct Introduction {
     pub(super) age: Duration,
     /// Whether versions rise in the order of the stores.
     pub(super) ordered: bool,
-    /// Whether the server refuses to store when it is full: it was started with `-M`, or with a
-    /// `temporary_ttl`.
+    /// What the server keeps when its memory is full.
+    pub(super) retention: Retention,
+    /// Whether it may then refuse to store.
     pub(super) refuses: bool,
 }
 
@@ -128,9 +130,7 @@ impl Handshake {
             "time" => self.time = value.parse().ok(),
             "uptime" => self.uptime = value.parse().ok(),
             "cas_enabled" => self.cas_enabled = Some(value == "yes"),
-            "evictions" => self.refuses |= value == "off",
-            "temp_lru" => self.refuses |= value == "yes",
-            _ => {}
+            _ => self.settings.note(name, value),
         }
         Ok(false)
     }
@@ -157,7 +157,8 @@ impl Handshake {
             return Err(Error::protocol("The server's \"stats\" has no pid, time or uptime."));
         };
         let life = Life { boot: time.saturating_sub(uptime), pid };
-        Ok(Introduction { life, time, age: Life::age(uptime), ordered, refuses: self.refuses })
+        let (retention, refuses) = (self.settings.retention(), self.settings.may_refuse());
+        Ok(Introduction { life, time, age: Life::age(uptime), ordered, retention, refuses })
     }
 }
 
@@ -208,8 +209,9 @@ mod tests {
     fn a_fit_server_tells_its_life() {
         let known = introduce(&GOOD).unwrap();
         let life = Life { boot: 1000, pid: 5 };
-        let age = Duration::from_secs(97);
-        assert_eq!(known, Introduction { life, time: 1100, age, ordered: true, refuses: false });
+        let (age, retention) = (Duration::from_secs(97), Retention::Nothing);
+        let (time, ordered, refuses) = (1100, true, false);
+        assert_eq!(known, Introduction { life, time, age, ordered, retention, refuses });
     }
 
     #[test]
@@ -255,17 +257,11 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_refuse_when_they_are_full_are_known() {
-        // `stats` uses the word `evictions` for the number of evicted items; `stats settings` uses
-        // it for whether items are evicted.
-        for (evictions, temporary, refuses) in
-            [("on", "no", false), ("0", "no", false), ("off", "no", true), ("on", "yes", true)]
-        {
-            let evictions = format!("STAT evictions {evictions}");
-            let temporary = format!("STAT temp_lru {temporary}");
-            let lines = [&GOOD[..6], &[&evictions, &temporary, "END"]].concat();
-            assert_eq!(introduce(&lines).unwrap().refuses, refuses, "{lines:?}");
-        }
+    fn what_a_full_server_keeps_is_known() {
+        let temporary = ["STAT temp_lru yes", "STAT temporary_ttl 62"];
+        let more = ["STAT evictions on", "STAT slab_reassign no", "END"];
+        let known = introduce(&[&GOOD[..6], &temporary, &more].concat()).unwrap();
+        assert_eq!((known.retention, known.refuses), (Retention::UpTo(62), true));
     }
 
     proptest! {

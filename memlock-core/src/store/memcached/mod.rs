@@ -10,6 +10,7 @@
 //! | `codec` | commands to bytes and replies back, by the `memcache` crate's meta layer |
 //! | `admin` | the requests of tools: the keys and the health of a server |
 //! | `life` | one life of a server: versions and fences |
+//! | `retention` | what a full server keeps |
 //! | `ttl` | how long items live, and what that promises |
 
 #[cfg(feature = "admin")]
@@ -19,6 +20,7 @@ mod command;
 mod connection;
 mod handshake;
 mod life;
+mod retention;
 mod ttl;
 
 pub use life::Life;
@@ -36,7 +38,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "admin")]
 use super::admin::Admin;
-use super::remote::{self, Address, Protocol, Remote};
+use super::remote::{self, Address, Evictions, Protocol, Remote};
 use super::url::Url;
 use super::{Guarantees, Store};
 use crate::clock::Clock;
@@ -53,6 +55,7 @@ pub(crate) struct Memcached {
     stamp: Arc<Key>,
     /// The item in which all clients of a server agree on the guard.
     config: Key,
+    evictions: Evictions,
 }
 
 impl Memcached {
@@ -63,7 +66,8 @@ impl Memcached {
         let hosts = url.authority()?.split(',');
         let places = hosts.map(|host| remote::split(url, host, DEFAULT_PORT));
         let places = places.collect::<Result<_>>()?;
-        let protocol = Memcached { stamp: Arc::new(keys.internal("stamp")), config: keys.config() };
+        let (stamp, config) = (Arc::new(keys.internal("stamp")), keys.config());
+        let protocol = Memcached { stamp, config, evictions: Evictions::take(url)? };
         Ok(Arc::new(Remote::new(protocol, places, url, clock)?))
     }
 }
@@ -83,7 +87,11 @@ impl Protocol for Memcached {
     }
 
     fn guarantees(&self) -> Guarantees {
-        GUARANTEES
+        Guarantees { evicts: self.evictions != Evictions::Refused, ..GUARANTEES }
+    }
+
+    fn evictions(&self) -> Evictions {
+        self.evictions
     }
 
     fn config(&self) -> Option<&Key> {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use redis::{Parser, ServerError, Value};
 
 use super::handshake::{self, Introduction, Life};
+use super::retention::MEND;
 use super::settings::Settings;
 use super::{errors, replies, request};
 use crate::clock::Moment;
@@ -28,6 +29,8 @@ pub(in crate::store) struct Connection {
     socket: Socket,
     parser: Parser,
     introduction: Introduction,
+    /// When was asked what the server does when its memory is full.
+    retention_read: Moment,
     settings: Arc<Settings>,
     /// The number from which the next version is made.
     next_version: u64,
@@ -65,7 +68,8 @@ impl Connection {
         })?;
         let next_version = u64::from_ne_bytes(start);
         let settings = Arc::clone(settings);
-        Ok(Connection { socket, parser, introduction, settings, next_version })
+        let retention_read = introduction.time.sent;
+        Ok(Connection { socket, parser, introduction, retention_read, settings, next_version })
     }
 
     fn epoch(&self) -> Epoch {
@@ -219,6 +223,18 @@ impl Connection {
         Ok(fence)
     }
 
+    /// Asks again what the server does when its memory is full.
+    fn ask_retention(&mut self) -> Result<()> {
+        let sent = self.socket.clock().now();
+        self.socket.output.clear();
+        handshake::memory().write_packed_command(&mut self.socket.output);
+        self.socket.write_out().map_err(|failure| failure.error)?;
+        let answer = self.next(&mut Patience::default())?;
+        self.introduction.retention = handshake::retention(answer)?;
+        self.retention_read = sent;
+        Ok(())
+    }
+
     fn next(&mut self, patience: &mut Patience) -> Result<Value> {
         replies::next(&mut self.socket, &mut self.parser, patience)
     }
@@ -302,5 +318,21 @@ impl remote::Connection for Connection {
 
     fn time(&self) -> Reading {
         self.introduction.time
+    }
+
+    fn may_evict(&self) -> Option<&'static str> {
+        self.introduction.retention.evicts().then_some(MEND)
+    }
+
+    fn keeps(&self, op: &Op<'_>) -> Result<()> {
+        remote::stored_for(op).map_or(Ok(()), |_| self.introduction.retention.check(op.key()))
+    }
+
+    fn retention_read(&self) -> Option<Moment> {
+        Some(self.retention_read)
+    }
+
+    fn read_retention(&mut self) -> Result<()> {
+        self.ask_retention()
     }
 }

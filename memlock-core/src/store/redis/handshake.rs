@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use redis::{Cmd, Parser, Value, cmd};
 
+use super::retention::Retention;
 use super::settings::Settings;
 use super::{errors, replies, request};
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::hash::fnv1a;
 use crate::name::Key;
 use crate::store::Epoch;
@@ -42,6 +43,8 @@ pub(super) struct Introduction {
     pub(super) time: Reading,
     /// What all clients of the server have agreed on.
     pub(super) config: Option<Vec<u8>>,
+    /// What the server does when its memory is full.
+    pub(super) retention: Retention,
     /// The name of the script on the server.
     pub(super) script: String,
     /// The counter of fences after it was raised; `None` if the server refused that, as it refuses
@@ -77,15 +80,12 @@ pub(super) fn introduce(
     let sent = socket.clock().now();
     let mut requests = login(settings);
     let logged_in = requests.len();
-    let (mut server, mut memory) = (cmd("INFO"), cmd("INFO"));
+    let mut server = cmd("INFO");
     server.arg("server");
-    memory.arg("memory");
     let mut config = cmd("GET");
     config.arg(settings.config.as_str());
-    requests.extend([server, cmd("TIME"), load(), raise(&settings.fence, 0), config]);
-    if settings.refuses_evictions {
-        requests.push(memory);
-    }
+    let of_memory = memory();
+    requests.extend([server, cmd("TIME"), load(), raise(&settings.fence, 0), config, of_memory]);
     for request in &requests {
         request.write_packed_command(&mut socket.output);
     }
@@ -123,16 +123,15 @@ pub(super) fn introduce(
             accepted(answer).map(|_| None).map_err(|error| error.during(reading))?
         }
     };
-    if settings.refuses_evictions {
-        refuse_evictions(&text(accepted(next()?)?).ok_or_else(nonsense)?)?;
-    }
+    let retention = retention(next()?)?;
     if !socket.unread().is_empty() {
         return Err(Error::protocol(
             "The server said more than it was asked: it is not a Redis that memlock can use.",
         ));
     }
     let age = (age, socket.clock().now());
-    Ok(Introduction { life, age, time: Reading { shown, sent }, config, script, floor })
+    let time = Reading { shown, sent };
+    Ok(Introduction { life, age, time, config, retention, script, floor })
 }
 
 /// The replies to the handshake.
@@ -177,6 +176,20 @@ pub(super) fn not_the_counter(fence: &Key) -> Error {
         "The item {fence} is not memlock's counter of fences: another program stores something there. Delete \
          it, or choose another prefix."
     ))
+}
+
+/// Asks what the server does when its memory is full.
+pub(super) fn memory() -> Cmd {
+    let mut info = cmd("INFO");
+    info.arg("memory");
+    info
+}
+
+/// The answer to that.
+pub(super) fn retention(answer: Value) -> Result<Retention> {
+    let info = text(accepted(answer)?).ok_or_else(nonsense)?;
+    let of = |name| field(&info, name).unwrap_or_default();
+    Ok(Retention::of(of("maxmemory_policy"), of("maxmemory")))
 }
 
 /// Loads the script.
@@ -245,21 +258,6 @@ fn examine(info: &str) -> Result<Life> {
     Ok(Life(fnv1a(run.as_bytes())))
 }
 
-/// Fails if the server may evict locks, which have a time to live like the items of a cache.
-fn refuse_evictions(info: &str) -> Result<()> {
-    let policy = field(info, "maxmemory_policy").unwrap_or_default();
-    if policy == "noeviction" || field(info, "maxmemory") == Some("0") {
-        return Ok(());
-    }
-    Err(Error::new(
-        ErrorKind::Config,
-        format!(
-            "The server evicts locks when its memory is full (maxmemory-policy {policy:?}), and the URL has \
-             evictions=refuse: start it with --maxmemory-policy noeviction."
-        ),
-    ))
-}
-
 fn nonsense() -> Error {
     Error::protocol("The server's introduction is not that of a Redis.")
 }
@@ -288,19 +286,5 @@ mod tests {
         let valkey = "redis_version:7.2.4\r\nserver_mode:cluster\r\nrun_id:abc\r\n";
         assert!(examine(valkey).unwrap_err().to_string().contains("Cluster"));
         assert!(examine("redis_version:7.0.0\r\n").is_err());
-    }
-
-    #[test]
-    fn a_server_that_may_evict_is_refused_if_the_url_says_so() {
-        for (limit, policy, is_refused) in [
-            ("0", "allkeys-lru", false),
-            ("100", "noeviction", false),
-            ("100", "volatile-ttl", true),
-            ("100", "allkeys-lfu", true),
-        ] {
-            let info = format!("# Memory\r\nmaxmemory:{limit}\r\nmaxmemory_policy:{policy}\r\n");
-            assert_eq!(refuse_evictions(&info).is_err(), is_refused, "{limit} {policy}");
-        }
-        assert!(refuse_evictions("").is_err());
     }
 }

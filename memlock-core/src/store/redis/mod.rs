@@ -6,6 +6,7 @@
 //! | `settings` | user, password, database and parameters |
 //! | `connection` | one connection: a batch to commands, their replies, and the fence |
 //! | `handshake` | logging in, and what a server must be |
+//! | `retention` | whether a server evicts when its memory is full |
 //! | `request` | operations to commands, by the `redis` crate, and their replies back |
 //! | `packed` | the commands of each acquisition and release by hand, and their replies |
 //! | `script.lua` | one operation in one atomic step, for what plain commands cannot do |
@@ -26,6 +27,7 @@ mod packed;
 mod promises;
 mod replies;
 mod request;
+mod retention;
 mod settings;
 
 use std::net::SocketAddr;
@@ -34,7 +36,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "admin")]
 use super::admin::Admin;
-use super::remote::{self, Address, Place, Protocol, Remote, Socket};
+use super::remote::{self, Address, Evictions, Place, Protocol, Remote, Socket};
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 use super::url::{Secret, Url};
@@ -135,7 +137,12 @@ impl Protocol for Redis {
     }
 
     fn guarantees(&self) -> Guarantees {
-        promises::GUARANTEES
+        let evicts = self.settings.evictions != Evictions::Refused;
+        Guarantees { evicts, ..promises::GUARANTEES }
+    }
+
+    fn evictions(&self) -> Evictions {
+        self.settings.evictions
     }
 
     fn config(&self) -> Option<&Key> {

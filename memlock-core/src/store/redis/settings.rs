@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::name::{Key, Keyspace};
+use crate::store::remote::Evictions;
 use crate::store::url::{Secret, Url};
 
 /// The environment variable from which `redis-cli` takes the password.
@@ -16,8 +17,8 @@ pub(super) struct Settings {
     pub(super) user: Option<String>,
     pub(super) password: Option<Secret>,
     pub(super) database: u32,
-    /// Whether a server that may evict locks is refused.
-    pub(super) refuses_evictions: bool,
+    /// What is said of servers that may evict locks.
+    pub(super) evictions: Evictions,
     /// Whether connections are encrypted.
     pub(super) is_encrypted: bool,
     /// The counter of fences.
@@ -41,16 +42,7 @@ impl Settings {
                 "{url} has a database that is not a number from 0 to {LARGEST_DATABASE}."
             ))
         })?;
-        let refuses_evictions = match url.take("evictions").as_deref() {
-            None | Some("allow") => false,
-            Some("refuse") => true,
-            Some(other) => {
-                return Err(Error::config(format!(
-                    "{} is neither allow nor refuse.",
-                    url.parameter("evictions", Some(other))
-                )));
-            }
-        };
+        let evictions = Evictions::take(url)?;
         let of_environment = || {
             let password = std::env::var(PASSWORD_VARIABLE).ok();
             password.filter(|password| !password.is_empty()).map(Secret)
@@ -66,6 +58,6 @@ impl Settings {
             .map_err(|error| url.refused("prefix", error))?;
         let (fence, config) = (keys.internal("fence"), keys.config());
         let is_encrypted = url.scheme == "rediss";
-        Ok(Settings { user, password, database, refuses_evictions, is_encrypted, fence, config })
+        Ok(Settings { user, password, database, evictions, is_encrypted, fence, config })
     }
 }

@@ -7,6 +7,7 @@
 //! | `hosts` | the servers that a URL names, and which of them owns a route |
 //! | `settings` | addresses, timeouts and the size of the pool |
 //! | `server` | one server: its idle connections, and when a failed batch is sent again |
+//! | `evictions` | servers that may evict locks, and what the URL says of them |
 //! | `agreement` | the guard on which all clients of a server have to agree |
 //! | `dial` | resolving a host name, and connecting |
 //! | `stream` | TCP or a Unix socket |
@@ -14,6 +15,7 @@
 
 mod agreement;
 mod dial;
+mod evictions;
 mod hosts;
 mod protocol;
 mod server;
@@ -43,6 +45,7 @@ use server::Server;
 pub(super) use dial::connect;
 #[cfg(any(fuzzing, test))]
 pub use dial::fuzzed::dial_these;
+pub(super) use evictions::{Evictions, stored_for};
 pub(super) use hosts::split;
 pub(super) use protocol::{Connection, Protocol, aside};
 #[allow(unused_imports, reason = "each store has the kind of clock that it has")]

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::evictions::Evictions;
 use super::settings::Address;
 use super::socket::Socket;
 use crate::clock::{Clock, Moment};
@@ -39,6 +40,11 @@ pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
     /// The item in which all clients of a server agree on a guard; `None`: the URL cannot have one.
     fn config(&self) -> Option<&Key> {
         None
+    }
+
+    /// What the URL says of servers that may evict locks.
+    fn evictions(&self) -> Evictions {
+        Evictions::Allowed
     }
 
     /// See [`Store::removal_sql`](crate::store::Store::removal_sql).
@@ -140,6 +146,26 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
 
     /// The reading of the server's clock when the connection was opened.
     fn time(&self) -> Self::Time;
+
+    /// Whether the server may evict every item: how it has to be started instead.
+    fn may_evict(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Fails if the server may evict what the operation stores, by its settings as they were read.
+    fn keeps(&self, _op: &Op<'_>) -> Result<()> {
+        Ok(())
+    }
+
+    /// When those settings were read; `None`: the server never evicts.
+    fn retention_read(&self) -> Option<Moment> {
+        None
+    }
+
+    /// Reads them again.
+    fn read_retention(&mut self) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// One reading of a server's clock.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::agreement::agree;
+use super::evictions::Evictions;
 use super::hosts::Named;
 use super::protocol::{Connection, Protocol, ServerTime};
 use super::settings::{Address, Place, Settings};
@@ -53,6 +54,8 @@ struct Idle<C: Connection> {
     was_refused: bool,
     /// Set if the last batch timed out: the server counts as silent until then.
     silent_until: Option<Moment>,
+    /// Whether was said that the server may evict locks.
+    was_warned_of: bool,
     connections: Vec<Box<C>>,
 }
 
@@ -68,6 +71,7 @@ impl<C: Connection> Default for Idle<C> {
             is_down: false,
             was_refused: false,
             silent_until: None,
+            was_warned_of: false,
             connections: Vec::new(),
         }
     }
@@ -187,12 +191,24 @@ impl<P: Protocol> Server<P> {
         let life = connection.epoch();
         // The server only gets older until it carries the request out.
         let recovers = !self.recovers_for(life).is_zero();
-        let run = |ops: &[Op<'_>]| connection.run(ops, meanwhile);
-        let ended = recovery::run_admitted(ops, life, recovers, run);
+        let refusal = protocol.evictions().refusal(&mut *connection, ops, self.clock.now());
+        let is_refused = matches!(refusal, Ok(Some(_)));
+        let ended = match refusal {
+            Ok(None) => {
+                let run = |ops: &[Op<'_>]| connection.run(ops, meanwhile);
+                recovery::run_admitted(ops, life, recovers, run)
+            }
+            Ok(Some(error)) => Err(Failure { error, sent: false }),
+            Err(error) => {
+                let error = Failure { error, sent: false }.of_read();
+                Err(Failure { error, sent: false })
+            }
+        };
         // Logged after the request, because a logger may take long, and a request that renews a
         // lease may not have the time.
         if let Some(before) = dialled {
             self.note_contact(protocol, before, connection.life());
+            self.warn_of_evictions(protocol, &connection);
         }
         // The logger may have forked, too: the connection is the parent's.
         if fork::generation() != process {
@@ -203,7 +219,7 @@ impl<P: Protocol> Server<P> {
                 self.give_back(connection, epoch);
                 Ok(replies)
             }
-            Err(failure) if connection.was_refused() => {
+            Err(failure) if is_refused || connection.was_refused() => {
                 self.keep(connection, epoch);
                 let is_again = std::mem::replace(&mut self.idle().was_refused, true);
                 Err(fail(failure, is_again))
@@ -250,6 +266,21 @@ impl<P: Protocol> Server<P> {
         } else {
             log::debug!("Connected to {}.", self.title());
         }
+    }
+
+    /// Says once that the server may evict locks, unless the URL says what to do then.
+    fn warn_of_evictions(&self, protocol: &P, connection: &P::Connection) {
+        let Some(mend) = connection.may_evict() else { return };
+        if protocol.evictions() != Evictions::Unmentioned
+            || std::mem::replace(&mut self.idle().was_warned_of, true)
+        {
+            return;
+        }
+        log::warn!(
+            "{} may evict locks when its memory is full, which are then granted twice: {mend}. With \
+             evictions=refuse in the URL such a server is refused; evictions=allow ends this warning.",
+            self.title()
+        );
     }
 
     fn note_outage(&self, error: &Error, began: Moment) {

@@ -7,23 +7,25 @@ use crate::clock::brief;
 use crate::store::admin::Finding;
 use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
 use crate::store::memcached::GUARANTEES;
+use crate::store::memcached::retention::{Retention, Settings};
 
 /// The oldest memcached whose delete by cas is correct.
 const OLDEST: [u64; 3] = [1, 6, 13];
-/// A semaphore is kept for a day after its last use, as `Semaphore` documents.
-const SEMAPHORE: Duration = Duration::from_secs(24 * 3600);
+/// The `temporary_ttl` that semaphores need: they are kept for a day after their last use, and an
+/// hour makes up for what memlock does not know of the server's clock.
+const SEMAPHORE: u64 = 25 * 3600;
 /// From this share of its memory on, a server that never evicts is about to refuse locks.
 const ALMOST_FULL: f64 = 0.8;
 /// Fewer free connections than this are used up by a few more programs.
 const FEW_CONNECTIONS: u64 = 64;
 
 pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Finding> {
-    let retention = Retention::of(settings, lease);
+    let retention = retention(settings);
     vec![
         version(stats),
         cas(settings),
         evictions(retention, lease),
-        evicted(stats, retention),
+        evicted(stats, retention.keeps(ttl(lease))),
         memory(stats, retention),
         flush(settings),
         uptime(stats),
@@ -32,30 +34,11 @@ pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Findi
     ]
 }
 
-/// What the server does with locks when its memory is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Retention {
-    /// The server never evicts an item.
-    Always,
-    /// The server never evicts an item with a TTL of at most this many seconds, such as a lock.
-    Locks(u64),
-    /// The server may evict locks. `spared`: the longest TTL of items that it spares; `needed`: the
-    /// TTL that it would have to spare.
-    Not { spared: Option<u64>, needed: u64 },
-}
-
-impl Retention {
-    fn of(settings: &Stats, lease: Duration) -> Retention {
-        let needed = ttl(lease);
-        let spared = (text(settings, "temp_lru") == "yes")
-            .then(|| number(settings, "temporary_ttl"))
-            .flatten();
-        match spared {
-            _ if text(settings, "evictions") == "off" => Retention::Always,
-            Some(spared) if spared >= needed => Retention::Locks(spared),
-            _ => Retention::Not { spared, needed },
-        }
-    }
+/// What the server keeps when its memory is full.
+fn retention(settings: &Stats) -> Retention {
+    let mut read = Settings::default();
+    settings.iter().for_each(|(name, value)| read.note(name, value));
+    read.retention()
 }
 
 /// The TTL, in seconds, that the server is given for such a lease.
@@ -86,62 +69,60 @@ fn cas(settings: &Stats) -> Finding {
 }
 
 fn evictions(retention: Retention, lease: Duration) -> Finding {
+    let (needed, leases) = (ttl(lease), brief(lease));
+    let spare = |spared| format!("spare what lives for at most {spared} s");
+    let bad = |said: String| {
+        Finding::new("evictions", Bad, said)
+            .mend(format!(
+                "-M for a server of its own; or where a cache is on it too, \
+                 -o temporary_ttl={needed},no_slab_reassign: temporary_ttl alone keeps nothing that \
+                 is in memory which the server moves"
+            ))
+            .flag("-M")
+    };
     match retention {
-        Retention::Always => {
+        Retention::All => {
             Finding::new("evictions", Good, "are off (-M): a lock is never pushed out of memory")
         }
-        Retention::Locks(spared) if spared >= ttl(SEMAPHORE) => Finding::new(
-            "evictions",
-            Good,
-            format!("spare what lives for at most {spared} s: locks and semaphores"),
-        ),
-        Retention::Locks(spared) => Finding::new(
+        Retention::UpTo(spared) if spared >= needed.max(SEMAPHORE) => {
+            Finding::new("evictions", Good, format!("{}: locks and semaphores", spare(spared)))
+        }
+        Retention::UpTo(spared) if spared >= needed => Finding::new(
             "evictions",
             Note,
             format!(
-                "spare what lives for at most {spared} s: locks with leases of {}, but not \
-                 semaphores, which are kept for a day",
-                brief(lease)
+                "{}: locks with leases of {leases}, but not semaphores, which are kept for a day \
+                 (temporary_ttl={SEMAPHORE})",
+                spare(spared)
             ),
         ),
-        Retention::Not { spared, needed } => {
-            let said = match spared {
-                Some(spared) => format!(
-                    "spare what lives for at most {spared} s, and a lease of {} takes {needed} s: \
-                     such a lock can be pushed out of memory, and granted twice",
-                    brief(lease)
-                ),
-                None => {
-                    "are on: when memory is full, a lock can be pushed out of it, and granted twice"
-                        .to_owned()
-                }
-            };
-            Finding::new("evictions", Bad, said)
-                .mend(format!(
-                    "-M for a server of its own; or -o temporary_ttl={needed} where a cache is on \
-                     it too"
-                ))
-                .flag("-M")
-        }
+        Retention::UpTo(spared) => bad(format!(
+            "{}, and a lease of {leases} takes {needed} s: such a lock can be pushed out of memory, \
+             and granted twice",
+            spare(spared)
+        )),
+        Retention::Nothing => bad(
+            "are on: when memory is full, a lock can be pushed out of it, and granted twice".to_owned(),
+        ),
     }
 }
 
-fn evicted(stats: &Stats, retention: Retention) -> Finding {
-    let evicted = number(stats, "evictions").unwrap_or(0);
-    let uptime = Duration::from_secs(number(stats, "uptime").unwrap_or(0));
-    match (evicted, retention) {
-        (0, _) => Finding::new("evicted", Good, "nothing was pushed out of memory so far"),
-        (_, Retention::Not { .. }) => Finding::new(
-            "evicted",
-            Bad,
-            format!(
-                "{evicted} items were pushed out of memory in {}: locks may have been among them",
-                brief(uptime)
-            ),
-        )
-        .mend("-M as above; and more memory by -m"),
-        _ => Finding::new("evicted", Note, format!("{evicted} items, none of them a lock")),
+/// `keeps`: whether the server never evicts a lock to store something else.
+fn evicted(stats: &Stats, keeps: bool) -> Finding {
+    // The server counts what it drops when it moves memory apart from the rest.
+    let [evicted, dropped] = ["evictions", "slab_reassign_evictions_nomem"]
+        .map(|name| number(stats, name).unwrap_or(0));
+    let all = evicted.saturating_add(dropped);
+    let uptime = brief(Duration::from_secs(number(stats, "uptime").unwrap_or(0)));
+    if all == 0 {
+        return Finding::new("evicted", Good, "nothing was pushed out of memory so far");
     }
+    if keeps && dropped == 0 {
+        return Finding::new("evicted", Note, format!("{all} items, none of them a lock"));
+    }
+    let said =
+        format!("{all} items were pushed out of memory in {uptime}: locks may have been among them");
+    Finding::new("evicted", Bad, said).mend("-M as above; and more memory by -m")
 }
 
 fn memory(stats: &Stats, retention: Retention) -> Finding {
@@ -152,7 +133,7 @@ fn memory(stats: &Stats, retention: Retention) -> Finding {
     if share < ALMOST_FULL {
         return Finding::new("memory", Good, said);
     }
-    if retention == Retention::Always {
+    if retention == Retention::All {
         return Finding::new(
             "memory",
             Warning,
@@ -233,7 +214,6 @@ fn number(stats: &Stats, name: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::admin::Verdict;
 
     fn stats(pairs: &[(&str, &str)]) -> Stats {
         pairs.iter().map(|(name, value)| (name.to_string(), value.to_string())).collect()
@@ -241,37 +221,40 @@ mod tests {
 
     #[test]
     fn leases_are_judged_by_what_the_server_is_told_to_keep() {
-        let spared = |seconds: &str| {
-            stats(&[("evictions", "on"), ("temp_lru", "yes"), ("temporary_ttl", seconds)])
+        let verdict = |spared: &str, lease| {
+            let settings = [
+                ("evictions", "on"),
+                ("temp_lru", "yes"),
+                ("temporary_ttl", spared),
+                ("slab_reassign", "no"),
+            ];
+            let finding = evictions(retention(&stats(&settings)), Duration::from_secs(lease));
+            (finding.verdict, finding.mend.unwrap_or_default())
         };
-        let minute = Duration::from_secs(60);
-        assert_eq!(Retention::of(&spared("62"), minute), Retention::Locks(62));
-        assert_eq!(
-            Retention::of(&spared("61"), minute),
-            Retention::Not { spared: Some(61), needed: 62 }
-        );
-        assert_eq!(Retention::of(&stats(&[("evictions", "off")]), minute), Retention::Always);
-        let idle = stats(&[("evictions", "on"), ("temp_lru", "no"), ("temporary_ttl", "600")]);
-        assert_eq!(Retention::of(&idle, minute), Retention::Not { spared: None, needed: 62 });
+        assert_eq!(verdict("62", 60).0, Note);
+        let (bad, mend) = verdict("61", 60);
+        assert!(bad == Bad && mend.contains("temporary_ttl=62,no_slab_reassign"), "{mend}");
+        assert_eq!(verdict("89999", 60).0, Note);
+        assert_eq!(verdict("90000", 60).0, Good);
+        assert_eq!(verdict("90000", 100_000).0, Bad);
     }
 
     #[test]
     fn a_server_that_is_running_out_of_something_is_told_of_more() {
         let full = stats(&[("bytes", "63000000"), ("limit_maxbytes", "67108864")]);
-        let finding = memory(&full, Retention::Always);
+        let finding = memory(&full, Retention::All);
         assert_eq!((finding.verdict, finding.flags), (Warning, vec!["-m 128".to_owned()]));
-        assert_eq!(memory(&full, Retention::Locks(90)).verdict, Note);
+        assert_eq!(memory(&full, Retention::UpTo(90)).verdict, Note);
         let busy = stats(&[("max_connections", "1024"), ("curr_connections", "1000")]);
         assert_eq!(
             (connections(&busy).verdict, connections(&busy).flags),
             (Warning, vec!["-c 4096".to_owned()])
         );
         let evicted_some = stats(&[("evictions", "7"), ("uptime", "100")]);
-        assert_eq!(
-            evicted(&evicted_some, Retention::Not { spared: None, needed: 62 }).verdict,
-            Verdict::Bad
-        );
-        assert_eq!(evicted(&evicted_some, Retention::Always).verdict, Note);
+        assert_eq!(evicted(&evicted_some, false).verdict, Bad);
+        assert_eq!(evicted(&evicted_some, true).verdict, Note);
+        let dropped = stats(&[("evictions", "0"), ("slab_reassign_evictions_nomem", "3")]);
+        assert_eq!(evicted(&dropped, true).verdict, Bad);
     }
 
     #[test]

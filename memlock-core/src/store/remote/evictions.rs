@@ -1,0 +1,94 @@
+//! `evictions=`: what the URL says of servers that may evict locks to make room for other items.
+//!
+//! | the URL | a server that may evict locks |
+//! | --- | --- |
+//! | says nothing | is used, and a warning is logged at the first contact |
+//! | `evictions=allow` | is used |
+//! | `evictions=refuse` | is not asked to store what it might evict; reads and releases are sent |
+//!
+//! What a connection knows of its server's settings was read when it was opened. It is read again before
+//! something is refused, and when it is [`OLD`]: settings can be changed while a server runs.
+
+use std::time::Duration;
+
+use super::protocol::Connection;
+use crate::clock::Moment;
+use crate::error::{Error, Result};
+use crate::store::url::Url;
+use crate::store::{Expiry, Op};
+
+/// The age at which settings are read again, before something is stored.
+const OLD: Duration = Duration::from_secs(60);
+
+/// What the URL says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Evictions {
+    /// Nothing.
+    Unmentioned,
+    /// They are allowed.
+    Allowed,
+    /// They are refused.
+    Refused,
+}
+
+impl Evictions {
+    /// Takes the parameter from the URL.
+    #[cfg(any(feature = "memcached", feature = "redis"))]
+    pub(in crate::store) fn take(url: &mut Url) -> Result<Evictions> {
+        match url.take("evictions").as_deref() {
+            None => Ok(Evictions::Unmentioned),
+            Some("allow") => Ok(Evictions::Allowed),
+            Some("refuse") => Ok(Evictions::Refused),
+            Some(other) => Err(Error::config(format!(
+                "{} is neither allow nor refuse.",
+                url.parameter("evictions", Some(other))
+            ))),
+        }
+    }
+
+    /// The reason why the batch is not sent, if there is one.
+    ///
+    /// # Errors
+    /// As those of a request, if the settings cannot be read.
+    pub(super) fn refusal<C: Connection>(
+        self,
+        connection: &mut C,
+        ops: &[Op<'_>],
+        now: Moment,
+    ) -> Result<Option<Error>> {
+        if self != Evictions::Refused || !ops.iter().any(|op| stored_for(op).is_some()) {
+            return Ok(None);
+        }
+        let is_old = connection.retention_read().is_some_and(|at| now.since(at) >= OLD);
+        if !is_old && keeps(connection, ops).is_ok() {
+            return Ok(None);
+        }
+        connection.read_retention()?;
+        Ok(keeps(connection, ops).err())
+    }
+}
+
+/// Fails if the server may evict what the batch stores.
+fn keeps(connection: &impl Connection, ops: &[Op<'_>]) -> Result<()> {
+    let epoch = connection.epoch();
+    ops.iter().filter(|op| op.is_of(epoch)).try_for_each(|op| connection.keeps(op))
+}
+
+/// How long the item lives that the operation may store. `None`: it stores none, or one without which
+/// nobody is granted what another one holds.
+///
+/// A queue that is lost is built anew by its waiters, which costs time and their order. Bytes are appended
+/// to what another operation has stored.
+pub(in crate::store) fn stored_for(op: &Op<'_>) -> Option<Expiry> {
+    let expiry = match *op {
+        Op::Add { expiry, .. }
+        | Op::CompareAndSet { expiry, .. }
+        | Op::Increment { initial: Some((_, expiry)), .. } => expiry,
+        Op::Increment { initial: None, .. }
+        | Op::Get { .. }
+        | Op::Delete { .. }
+        | Op::Append { .. }
+        | Op::Prepend { .. } => return None,
+    };
+    (!op.key().is_queue()).then_some(expiry)
+}
