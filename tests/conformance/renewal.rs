@@ -72,7 +72,8 @@ fn outlives_its_lease(bench: &Bench) -> bool {
             assert_safe!(refused != Answer::Ok, "granted to a second holder");
             assert_eq!(refused, Answer::TimedOut);
         } else {
-            assert_eq!(held.wait_lost(PATIENCE), Some(Loss::Expired));
+            let lost = held.wait_lost(PATIENCE);
+            assert_eq!(lost, Some(Loss::Expired), "{refused:?}, {:?}", held.notices());
         }
     }
     let outlives = lock.is_held() && permits.is_held();

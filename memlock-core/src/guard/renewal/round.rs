@@ -266,8 +266,10 @@ impl RenewalEntry {
         self.target.now()
     }
 
-    /// Records that the lease is gone from the server.
+    /// Records that the lease is gone from the server: it has ended, if its holder cannot rely on it any
+    /// more.
     pub(super) fn gone(&self) {
-        self.note(Loss::Gone);
+        let is_over = self.held().as_ref().is_some_and(|held| held.remaining().is_zero());
+        self.note(if is_over { self.why_over() } else { Loss::Gone });
     }
 }
