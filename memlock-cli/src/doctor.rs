@@ -83,10 +83,13 @@ fn examine(
 ) -> Result<Vec<Finding>, CliError> {
     let mut admin = client.admin(place)?;
     let mut findings = admin.health(lease)?;
-    if let Some(fit) = findings.iter_mut().find(|it| it.what == "evictions" && it.verdict == Verdict::Good)
+    if let Some(fit) =
+        findings.iter_mut().find(|it| it.what == "evictions" && it.verdict == Verdict::Good)
         && client.guarantees().evicts
     {
-        *fit = fit.clone().mend("?evictions=refuse in the URL: then it is used only as long as it stays so");
+        *fit = fit
+            .clone()
+            .mend("?evictions=refuse in the URL: then it is used only as long as it stays so");
     }
     for (what, said) in client.guarantees().in_words() {
         // What was found on this server says more than what holds for all of its kind.

@@ -174,9 +174,42 @@ fn a_user_with_the_recommended_rights_can_do_everything() {
         drop(held);
         drop(waiter.join().unwrap());
     });
+    // A right that is missing is noticed before a lock is granted that cannot be given back.
+    for missing in
+        ["set", "get", "incr", "incrby", "del", "pttl", "time", "eval", "evalsha", "info"]
+    {
+        let () = reply(&mut admin, &["ACL", "SETUSER", "bob", &format!("-{missing}")]);
+        let error = refusal(&url);
+        assert_eq!(error.kind(), ErrorKind::Config, "{missing}: {error}");
+        assert!(error.to_string().contains("has no right"), "{missing}: {error}");
+        assert_eq!(reply::<usize>(&mut admin, &["EXISTS", "app:lock:m"]), 0, "{missing}");
+        let () = reply(&mut admin, &["ACL", "SETUSER", "bob", &format!("+{missing}")]);
+    }
+    works(&connect(&url), "m");
     // Another prefix is out of bounds.
     let error = refusal(&url.replace("app:", "other:"));
     assert!(error.to_string().contains("has no right"), "{error}");
     assert!(!error.to_string().contains(SECRET), "{error}");
     is_quiet_about_it();
+}
+
+/// `rename-command` in the configuration. The error quotes no argument: for AUTH that is the password.
+#[test]
+fn a_command_that_is_renamed_is_named() {
+    for command in
+        ["AUTH", "SET", "GET", "INCR", "DEL", "PTTL", "EVAL", "EVALSHA", "SCRIPT", "TIME"]
+    {
+        let server = Redis::start(&["--rename-command", command, ""]);
+        let url = login(&server, &format!("bob:{SECRET}"));
+        let url = if command == "AUTH" { url } else { server.url() };
+        let error = refusal(&url);
+        assert_eq!(error.kind(), ErrorKind::Config, "{command}: {error}");
+        let said = error.to_string();
+        assert!(said.contains("rename-command") && !said.contains(SECRET), "{command}: {said}");
+        assert_eq!(
+            server.reply::<usize>(&["EXISTS", "lock:m"]),
+            0,
+            "{command}: nothing is granted"
+        );
+    }
 }

@@ -100,10 +100,16 @@ fn an_item_that_is_no_lock_is_named_and_harms_nothing_else() {
         }
     }
     // The counter of fences.
-    let () = reply(&mut admin, &["DEL", "%fence"]);
-    let _: redis::Value = reply(&mut admin, &["RPUSH", "%fence", "1"]);
-    let error = crate::client(&server).mutex("x", LEASE).unwrap().try_lock().unwrap_err();
-    assert!(error.to_string().contains("%fence"), "{error}");
+    for stored in
+        [&["RPUSH", "%fence", "1"][..], &["SET", "%fence", "theirs"], &["SET", "%fence", "1.5"]]
+    {
+        let () = reply(&mut admin, &["DEL", "%fence"]);
+        let _: redis::Value = reply(&mut admin, stored);
+        let error = crate::client(&server).mutex("x", LEASE).unwrap().try_lock().unwrap_err();
+        assert!(error.to_string().contains("%fence"), "{error}");
+        assert_eq!(reply::<usize>(&mut admin, &["EXISTS", "lock:x"]), 0, "nothing is granted");
+        assert_eq!(reply::<usize>(&mut admin, &["DEL", "%fence"]), 1, "it is left alone");
+    }
 }
 
 #[test]

@@ -231,7 +231,10 @@ fn a_policy_that_is_changed_is_noticed() {
         let error = refused.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Config, "{error}");
         let said = error.to_string();
-        assert!(said.contains("allkeys-lru") && said.contains(&server.process().address()), "{said}");
+        assert!(
+            said.contains("allkeys-lru") && said.contains(&server.process().address()),
+            "{said}"
+        );
     }
     assert!(held.check().unwrap(), "it is still held");
     // A refused operation asks again.

@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn a_server_keeps_what_its_settings_say() {
-        let temporary = |is, ttl, moves| [("temp_lru", is), ("temporary_ttl", ttl), ("slab_reassign", moves)];
+        let temporary =
+            |is, ttl, moves| [("temp_lru", is), ("temporary_ttl", ttl), ("slab_reassign", moves)];
         for (evictions, more, kept) in [
             ("on", &[][..], Retention::Nothing),
             ("off", &[], Retention::All),
@@ -180,7 +181,10 @@ mod tests {
         assert_eq!(refusal(Expiry::Never, Retention::All), None);
         assert_eq!(refusal(minute, Retention::UpTo(62)), None);
         let said = refusal(minute, Retention::UpTo(61)).unwrap();
-        assert!(said.contains("62 s") && said.contains("-o temporary_ttl=62,no_slab_reassign,"), "{said}");
+        assert!(
+            said.contains("62 s") && said.contains("-o temporary_ttl=62,no_slab_reassign,"),
+            "{said}"
+        );
         let never = refusal(Expiry::Never, Retention::UpTo(u64::MAX)).unwrap();
         assert!(never.contains("never expire") && !never.contains("-o "), "{never}");
         assert!(refusal(Expiry::Unchanged(None), Retention::UpTo(62)).is_some());

@@ -29,7 +29,7 @@ pub(in crate::store) struct Connection {
     socket: Socket,
     parser: Parser,
     introduction: Introduction,
-    /// When was asked what the server does when its memory is full.
+    /// When the request for the server's policy was sent.
     retention_read: Moment,
     settings: Arc<Settings>,
     /// The number from which the next version is made.
@@ -223,7 +223,7 @@ impl Connection {
         Ok(fence)
     }
 
-    /// Asks again what the server does when its memory is full.
+    /// Asks again for the server's policy.
     fn ask_retention(&mut self) -> Result<()> {
         let sent = self.socket.clock().now();
         self.socket.output.clear();
@@ -253,10 +253,10 @@ fn fence_of(key: &Key, drawn: Value) -> Result<u64> {
     match drawn {
         Value::Int(number) => u64::try_from(number).map_err(|_| handshake::not_the_counter(key)),
         Value::ServerError(error) => {
-            let (code, text) = (error.code(), error.details().unwrap_or_default());
-            if code == "WRONGTYPE" || text.contains("not an integer") || text.contains("overflow") {
+            if errors::is_no_counter(&error) {
                 return Err(handshake::not_the_counter(key));
             }
+            let (code, text) = (error.code(), error.details().unwrap_or_default());
             Err(errors::of_reply(code, text).during(format_args!("drawing a fence")))
         }
         _ => Err(Error::protocol("The server's reply to the drawing of a fence is no number.")),

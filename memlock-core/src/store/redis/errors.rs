@@ -1,5 +1,7 @@
 //! Errors that the server replies with, and what to do. The command was not carried out.
 
+use redis::ServerError;
+
 use crate::error::{Error, ErrorKind};
 
 /// The reply to a call of a script that the server does not know.
@@ -8,6 +10,13 @@ pub(super) const FORGOTTEN: &str = "NOSCRIPT";
 /// Whether the server refuses all writes, and replies to reads.
 pub(super) fn is_of_writes(code: &str) -> bool {
     ["OOM", "MISCONF", "NOREPLICAS"].contains(&code)
+}
+
+/// Whether an item could not be counted, because it is no number.
+pub(super) fn is_no_counter(error: &ServerError) -> bool {
+    let text = error.details().unwrap_or_default();
+    error.code() == "WRONGTYPE"
+        || ["WRONGTYPE", "not an integer", "overflow"].iter().any(|part| text.contains(part))
 }
 
 /// Whether the connection was closed, rather than silent.
@@ -28,7 +37,13 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
         Error::config("The server does not accept the user or the password.")
     } else if text.contains("without any password configured") {
         Error::config("The server has no password: leave it out of the URL, and of REDISCLI_AUTH.")
-    } else if known("NOPERM") {
+    } else if let Some(command) = unknown_command(text) {
+        // The rest of the text may quote a password.
+        Error::config(format!(
+            "The server does not know {command}, which locks need: it is renamed or disabled there \
+             (rename-command). memlock needs the commands in its documentation, under their own names."
+        ))
+    } else if known("NOPERM") || text.contains("can't run this command") {
         Error::config(format!(
             "The user has no right to what locks need ({text}): grant ~PREFIX* ~{{PREFIX* +@string \
              +@scripting +del +pttl +time +info +select, and for the command memlock also +ping +scan."
@@ -71,6 +86,18 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
     }
 }
 
+/// The command that the server does not know, if that is the error: where a script calls it, it is not
+/// named.
+fn unknown_command(text: &str) -> Option<String> {
+    if text.contains("Unknown Redis command") {
+        return Some("a command".to_owned());
+    }
+    let (_, rest) = text.split_once("unknown command")?;
+    let name = rest.split(['\'', '`']).nth(1).unwrap_or_default();
+    let is_name = (1..=20).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphabetic());
+    Some(if is_name { format!("the command {name}") } else { "a command".to_owned() })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +134,26 @@ mod tests {
             ("ERR", "max number of clients reached", ErrorKind::Unreachable, "maxclients"),
             ("ERR", "DB index is out of range", ErrorKind::Config, "database"),
             ("ERR", "what\u{1b}[2J", ErrorKind::Protocol, "\\u{1b}"),
+            (
+                "ERR",
+                "unknown command 'EVALSHA', with args beginning with: '0' '0' ",
+                ErrorKind::Config,
+                "the command EVALSHA,",
+            ),
+            ("ERR", "unknown command `DEL`, with args", ErrorKind::Config, "the command DEL,"),
+            ("ERR", "unknown command", ErrorKind::Config, "a command,"),
+            (
+                "ERR",
+                "Unknown Redis command called from script script: x, on @user_script:11.",
+                ErrorKind::Config,
+                "a command,",
+            ),
+            (
+                "ERR",
+                "The user executing the script can't run this command or subcommand script: x",
+                ErrorKind::Config,
+                "has no right",
+            ),
         ] {
             let error = of_reply(code, text);
             assert_eq!(error.kind(), kind, "{code} {text}");

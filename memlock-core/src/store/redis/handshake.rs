@@ -85,7 +85,8 @@ pub(super) fn introduce(
     let mut config = cmd("GET");
     config.arg(settings.config.as_str());
     let of_memory = memory();
-    requests.extend([server, cmd("TIME"), load(), raise(&settings.fence, 0), config, of_memory]);
+    let raise = raise(&settings.fence, 0);
+    requests.extend([server, cmd("TIME"), load(), unknown_script(), raise, config, of_memory]);
     for request in &requests {
         request.write_packed_command(&mut socket.output);
     }
@@ -106,10 +107,14 @@ pub(super) fn introduce(
     let age = Duration::from_secs(uptime.unwrap_or(0).saturating_sub(1));
     let shown = unix_time(accepted(next()?)?).ok_or_else(nonsense)?;
     let script = text(accepted(next()?)?).ok_or_else(nonsense)?;
+    match next()? {
+        Value::ServerError(error) if error.code() == errors::FORGOTTEN => {}
+        answer => return accepted(answer).and(Err(nonsense())),
+    }
     let floor = match next()? {
         // Locks can be examined and released nevertheless.
         Value::ServerError(error) if errors::is_of_writes(error.code()) => None,
-        Value::ServerError(error) if error.code() == "WRONGTYPE" => {
+        Value::ServerError(error) if errors::is_no_counter(&error) => {
             return Err(not_the_counter(&settings.fence));
         }
         answer => Some(number(accepted(answer)?).ok_or_else(nonsense)?),
@@ -178,14 +183,14 @@ pub(super) fn not_the_counter(fence: &Key) -> Error {
     ))
 }
 
-/// Asks what the server does when its memory is full.
+/// Asks for the policy of a server whose memory is full.
 pub(super) fn memory() -> Cmd {
     let mut info = cmd("INFO");
     info.arg("memory");
     info
 }
 
-/// The answer to that.
+/// What the server replies to [`memory`].
 pub(super) fn retention(answer: Value) -> Result<Retention> {
     let info = text(accepted(answer)?).ok_or_else(nonsense)?;
     let of = |name| field(&info, name).unwrap_or_default();
@@ -199,10 +204,23 @@ pub(super) fn load() -> Cmd {
     load
 }
 
-/// Raises the counter of fences to the server's time in microseconds, and to `floor`.
+/// Calls a script that no server knows, as scripts are called later: whether the user may do that.
+fn unknown_script() -> Cmd {
+    let mut call = cmd("EVALSHA");
+    call.arg("0".repeat(40)).arg(0);
+    call
+}
+
+/// Raises the counter of fences to the server's time in microseconds, and to `floor`; and fails if the user
+/// lacks a right that locks need.
 pub(super) fn raise(fence: &Key, floor: u64) -> Cmd {
     let mut raise = cmd("EVAL");
-    raise.arg(RAISE).arg(1).arg(fence.as_str()).arg(floor);
+    raise
+        .arg(RAISE)
+        .arg(2)
+        .arg(fence.as_str())
+        .arg([fence.as_str(), "%rights"].concat())
+        .arg(floor);
     raise
 }
 

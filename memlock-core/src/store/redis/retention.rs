@@ -6,7 +6,8 @@ use crate::error::{Error, Result};
 use crate::name::Key;
 
 /// How to start a server that evicts no lock.
-pub(super) const MEND: &str = "start it with --maxmemory-policy noeviction, on a server of its own if this one is a cache";
+pub(super) const MEND: &str =
+    "start it with --maxmemory-policy noeviction, on a server of its own if this one is a cache";
 
 /// What a server does when its memory is full.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,7 +39,9 @@ impl Retention {
         let why = match self {
             Retention::Keeps => return Ok(()),
             Retention::Evicts(policy) => {
-                format!("evicts items when its memory is full (maxmemory-policy {policy}), also {key}")
+                format!(
+                    "evicts items when its memory is full (maxmemory-policy {policy}), also {key}"
+                )
             }
             Retention::Unknown => {
                 format!("does not tell whether it evicts items when its memory is full, also {key}")

@@ -54,8 +54,8 @@ struct Idle<C: Connection> {
     was_refused: bool,
     /// Set if the last batch timed out: the server counts as silent until then.
     silent_until: Option<Moment>,
-    /// Whether was said that the server may evict locks.
-    was_warned_of: bool,
+    /// Whether a warning of evictions was logged.
+    has_warned: bool,
     connections: Vec<Box<C>>,
 }
 
@@ -71,7 +71,7 @@ impl<C: Connection> Default for Idle<C> {
             is_down: false,
             was_refused: false,
             silent_until: None,
-            was_warned_of: false,
+            has_warned: false,
             connections: Vec::new(),
         }
     }
@@ -268,11 +268,11 @@ impl<P: Protocol> Server<P> {
         }
     }
 
-    /// Says once that the server may evict locks, unless the URL says what to do then.
+    /// Warns once of a server that may evict locks, unless the URL says what to do with it.
     fn warn_of_evictions(&self, protocol: &P, connection: &P::Connection) {
         let Some(mend) = connection.may_evict() else { return };
         if protocol.evictions() != Evictions::Unmentioned
-            || std::mem::replace(&mut self.idle().was_warned_of, true)
+            || std::mem::replace(&mut self.idle().has_warned, true)
         {
             return;
         }

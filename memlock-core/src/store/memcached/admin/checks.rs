@@ -101,17 +101,18 @@ fn evictions(retention: Retention, lease: Duration) -> Finding {
              and granted twice",
             spare(spared)
         )),
-        Retention::Nothing => bad(
-            "are on: when memory is full, a lock can be pushed out of it, and granted twice".to_owned(),
-        ),
+        Retention::Nothing => {
+            bad("are on: when memory is full, a lock can be pushed out of it, and granted twice"
+                .to_owned())
+        }
     }
 }
 
 /// `keeps`: whether the server never evicts a lock to store something else.
 fn evicted(stats: &Stats, keeps: bool) -> Finding {
     // The server counts what it drops when it moves memory apart from the rest.
-    let [evicted, dropped] = ["evictions", "slab_reassign_evictions_nomem"]
-        .map(|name| number(stats, name).unwrap_or(0));
+    let [evicted, dropped] =
+        ["evictions", "slab_reassign_evictions_nomem"].map(|name| number(stats, name).unwrap_or(0));
     let all = evicted.saturating_add(dropped);
     let uptime = brief(Duration::from_secs(number(stats, "uptime").unwrap_or(0)));
     if all == 0 {
@@ -120,8 +121,9 @@ fn evicted(stats: &Stats, keeps: bool) -> Finding {
     if keeps && dropped == 0 {
         return Finding::new("evicted", Note, format!("{all} items, none of them a lock"));
     }
-    let said =
-        format!("{all} items were pushed out of memory in {uptime}: locks may have been among them");
+    let said = format!(
+        "{all} items were pushed out of memory in {uptime}: locks may have been among them"
+    );
     Finding::new("evicted", Bad, said).mend("-M as above; and more memory by -m")
 }
 
