@@ -75,7 +75,8 @@ static void levels_are_honoured(void) {
     ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &another));
     ANSWERS(MEMLOCK_OK, memlock_mutex_lock(another, "levels", 600000, 0, &lock));
     ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
-    CHECK(heard->done == 2 && HEARD(heard, MEMLOCK_LOG_DEBUG, "memlock.store", "Connected to memcached at 127"));
+    CHECK(heard->done == 3 && HEARD(heard, MEMLOCK_LOG_DEBUG, "memlock.store", "Connected to memcached at 127"));
+    CHECK(HEARD(heard, MEMLOCK_LOG_WARNING, "memlock.store", "may evict locks when its memory is full"));
     memlock_client_close(another);
     end(heard);
 }

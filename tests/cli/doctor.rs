@@ -92,7 +92,7 @@ fn what_refuses_evictions_is_recommended_and_says_what_it_refuses() {
     let server = Memcached::start();
     server.restart_with(&["-M", "-F"]);
     let mend = |url: &str| judged(url, &[], "evictions", (0, "ok"))["mend"].clone();
-    assert!(mend(&server.url()).as_str().unwrap().contains("?evictions=refuse"));
+    assert!(mend(&server.url()).as_str().unwrap().contains("evictions=refuse"));
     let refusing = url::with(&server.url(), "evictions=refuse");
     assert_eq!(mend(&refusing), Value::Null);
     server.restart_with(&["-F"]);

@@ -9,7 +9,6 @@ use memlock_tests::cost::usual_cost;
 use memlock_tests::frozen::Frozen;
 use memlock_tests::launch::poll_until;
 use memlock_tests::server::Memcached;
-use memlock_tests::stopwatch::Stopwatch;
 use memlock_tests::url;
 
 /// What a `temporary_ttl` of 62 s is for.
@@ -54,13 +53,12 @@ fn a_server_that_evicts_is_refused_with_the_flags_that_mend_it() {
     let server = Memcached::start();
     let client = client(&server);
     refused_at_all(&server, lock(&client, "m", LEASE));
-    let watch = Stopwatch::start();
+    // A wait without limit ends.
     refused_at_all(&server, client.mutex("m", LEASE).unwrap().lock());
     refused_at_all(&server, client.semaphore("s", 1, LEASE).unwrap().acquire());
     refused_at_all(&server, client.semaphore("s", 1, LEASE).unwrap().set_up(LEASE));
     refused_at_all(&server, client.distinct_list("l").unwrap().set_up(LEASE));
     refused_at_all(&server, client.counter("c").unwrap().set_up(1));
-    assert!(watch.elapsed() < PATIENCE / 4, "no call waits for it");
     for url in [server.url(), url::with(&server.url(), "evictions=allow")] {
         let client = Client::connect(&url).unwrap();
         assert_eq!(lock(&client, "m", LEASE).unwrap().unlock().unwrap(), Release::Released);
@@ -123,7 +121,7 @@ fn what_is_stored_for_longer_than_the_temporary_ttl_is_not_sent() {
     refused(&server, client.distinct_list("l").unwrap().set_up(longer), &["list:l", "-M"]);
     let day = client.semaphore("s", 1, LEASE).unwrap();
     refused(&server, day.set_up(LEASE * 2), &["semaphore:s", "-M"]);
-    assert_eq!(counted(), before, "nothing was sent, and the connection is as good as before");
+    assert_eq!(counted(), before, "nothing was stored, and the connection is as good as before");
     assert!(held.check().unwrap());
     assert_eq!(held.extend(LEASE).unwrap(), Extension::Extended);
     assert_eq!(held.unlock().unwrap(), Release::Released);
@@ -145,6 +143,34 @@ fn semaphores_work_with_the_temporary_ttl_that_they_are_said_to_need() {
     server.restart_with(&["-o", &format!("temporary_ttl={needed},no_slab_reassign")]);
     let mut permit = semaphore.acquire().unwrap();
     assert_eq!(permit.release().unwrap(), Release::Released);
+}
+
+/// As the documentation has it: the seconds of the session and 7, plus 3 in 5,000 of it.
+#[test]
+fn distinct_lists_work_with_the_temporary_ttl_that_they_are_said_to_need() {
+    let server = Memcached::with_args(&["-o", "temporary_ttl=67,no_slab_reassign"]);
+    let client = client(&server);
+    for number in 0..20 {
+        let mut list = client.distinct_list(format!("l{number}")).unwrap();
+        let _ = list.set_up(LEASE).unwrap();
+        assert!(list.insert("k").unwrap().is_some());
+        // At another phase of the server's seconds.
+        thread::sleep(Duration::from_millis(51));
+    }
+}
+
+/// A guard is agreed on in an item that never expires.
+#[test]
+fn with_a_guard_nothing_works_on_a_server_that_may_evict_the_agreement() {
+    let server = Memcached::with_args(&TEMPORARY);
+    let url = url::with(&url::with(&server.url(), "evictions=refuse"), "guard=60s");
+    let client = Client::connect(&url).unwrap();
+    refused(&server, lock(&client, "m", LEASE), &["memlock%config", "never expire", "-M"]);
+    assert_eq!(server.plain().stats()["curr_items"], "0");
+    server.restart_with(&["-M"]);
+    let granted = client.mutex("m", LEASE).unwrap().try_lock().unwrap();
+    assert!(granted.is_none(), "it recovers");
+    assert!(server.plain().get("memlock%config").is_some());
 }
 
 /// Queues are stored for five minutes, and hold no promise.
@@ -195,9 +221,7 @@ fn a_server_that_was_restarted_with_evictions_grants_nothing_and_ends_waits() {
         let waiter = scope.spawn(|| two.mutex("m", LEASE).unwrap().lock());
         await_waiter(&server);
         server.restart();
-        let watch = Stopwatch::start();
         refused_at_all(&server, waiter.join().unwrap());
-        assert!(watch.elapsed() < PATIENCE / 4, "the wait ends at once");
     });
     assert!(!held.check().unwrap(), "the restart took it");
     assert_eq!(held.extend(LEASE).unwrap(), Extension::Lost);
@@ -230,8 +254,8 @@ fn a_server_that_is_mended_is_used_at_once() {
     assert_eq!(lock(&client, "m", LEASE * 2).unwrap().unlock().unwrap(), Release::Released);
 }
 
-/// By a command of memcached, which connections do not notice: a new one reads the settings, an old one
-/// within a minute. What is held can be given back.
+/// By a command of memcached, which connections do not notice: a new one reads the settings, an old
+/// one within a minute. What is held can be given back.
 #[test]
 fn a_running_server_with_another_temporary_ttl_is_noticed_within_a_minute() {
     let server = Memcached::with_args(&TEMPORARY);
@@ -257,8 +281,8 @@ fn a_running_server_with_another_temporary_ttl_is_noticed_within_a_minute() {
     assert_eq!(server.plain().get("lock:n"), None);
 }
 
-/// As memcached documents it, such a server spares what is stored for a short time; but it drops that, too,
-/// when it moves memory from items of one size to those of another one.
+/// As memcached documents it, such a server spares what is stored for a short time; but it drops
+/// that, too, when it moves memory from items of one size to those of another one.
 #[test]
 fn a_temporary_ttl_alone_is_not_enough() {
     let server = Memcached::with_args(&["-o", "temporary_ttl=62"]);
@@ -278,17 +302,19 @@ fn locks_outlast_what_fills_the_server() {
         let held: Vec<_> =
             (0..200).map(|number| lock(&client, &format!("m{number}"), LEASE).unwrap()).collect();
         let mut plain = server.plain();
+        let mut refused = 0;
         // Those of the locks' own size come when no more memory is left for it.
         let own = plain.get("lock:m0").unwrap().len();
         for size in [50, 300, 2_000, 20_000, 200_000, own] {
             let value = "x".repeat(size);
             for number in 0..20_000_000 / (size + 1000) {
-                // With -M it is refused once the memory is full.
-                let _ = plain.command(&format!("set {size}-{number} 0 0 {size}\r\n{value}"));
+                let said = plain.command(&format!("set {size}-{number} 0 0 {size}\r\n{value}"));
+                refused += u32::from(said != "STORED");
             }
         }
         let evicted = plain.stats()["evictions"] != "0";
-        assert_eq!(evicted, flags == TEMPORARY, "the memory was full");
+        assert_eq!(evicted, flags == TEMPORARY);
+        assert!(evicted || refused > 0, "the memory was full");
         let lost = held.iter().filter(|lock| !lock.check().unwrap()).count();
         assert_eq!(lost, 0, "of {} locks with {flags:?}", held.len());
     }

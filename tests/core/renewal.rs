@@ -19,6 +19,7 @@ use memlock_tests::intercepted::Replies;
 use memlock_tests::launch::until;
 use memlock_tests::proxy::{Fault, Proxy};
 use memlock_tests::server::Memcached;
+use memlock_tests::url;
 
 use crate::bench::{KINDS, Kind, away, lost, on_memory};
 
@@ -496,6 +497,27 @@ fn a_silent_server_is_asked_once_for_all_and_costs_no_lease_of_another_server() 
     assert!(silent.iter().all(|one| one.is_held() && one.remaining() < LEASE - SECOND));
     // Nothing waits for it any more.
     proxy.refuse(true);
+}
+
+/// All are due at once, as above.
+#[test]
+fn a_lease_that_the_url_refuses_costs_no_other_lease() {
+    let server = Memcached::with_args(&["-o", "temporary_ttl=62,no_slab_reassign"]);
+    let url = url::with(&server.url(), "evictions=refuse");
+    let clock = Frozen::clock();
+    let client = Client::with_clock(&url, Arc::<Frozen>::clone(&clock)).unwrap();
+    let hold = |name: &str, lease| renewed(Kind::Lock.hold(&client, name, lease));
+    let refused = hold("refused", 60 * SECOND);
+    let others: Vec<_> = (0..9).map(|number| hold(&number.to_string(), 30 * SECOND)).collect();
+    assert_eq!(server.plain().command("lru temp_ttl 40"), "OK");
+    // Settings are read again before something is refused.
+    let error = Kind::Lock.attempt(&client, "one more", 63 * SECOND).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+    clock.advance(20 * SECOND);
+    // The renewal thread begins a round.
+    let _later = hold("later", 30 * SECOND);
+    until("the others are renewed", || others.iter().all(|one| one.remaining() > 29 * SECOND));
+    assert!(refused.is_held() && refused.remaining() <= 40 * SECOND);
 }
 
 #[test]

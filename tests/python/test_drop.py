@@ -224,7 +224,7 @@ hang(mutexes[3])
 
 
 # It holds so much that one timeout for each would take longer than a child may take to end.
-SILENT = f"io_timeout={PATIENCE / 12:.0f}s"
+SILENT = f"io_timeout={PATIENCE / 12:.0f}s&evictions=allow"
 
 
 @pytest.mark.parametrize("quiet", ["quiet", "loud"])

@@ -206,7 +206,7 @@ def test_a_silent_server_does_not_delay_the_end_of_the_waits(
     mortal_server: Memcached, name: str
 ) -> None:
     # For so long a request would wait for its answer.
-    url = f"{mortal_server.bare_url}?io_timeout={2 * PATIENCE:.0f}s"
+    url = f"{mortal_server.bare_url}?io_timeout={2 * PATIENCE:.0f}s&evictions=allow"
     with (
         Child(PROGRAM + TIMED + HOLDER, url, name, WAYS[0], "5", "") as child,
         mortal_server.plain() as plain,

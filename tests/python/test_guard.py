@@ -9,10 +9,10 @@ import pytest
 from support import PATIENCE, Memcached, eventually, run, safe
 
 # Of tests that never reach its end.
-LONG = "io_timeout=20s&guard=3600s"
+LONG = "io_timeout=20s&guard=3600s&evictions=allow"
 # Of one that does; the leases are as long, and outlast a restart, also on a busy machine.
 GUARD = 30.0
-SHORT = "io_timeout=20s&guard=30s"
+SHORT = "io_timeout=20s&guard=30s&evictions=allow"
 
 
 def connect(server: Memcached, parameters: str) -> memlock.Client:

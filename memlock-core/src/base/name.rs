@@ -91,6 +91,12 @@ impl Key {
     }
 
     /// Whether the item is a queue of waiters.
+    #[cfg(any(
+        feature = "memcached",
+        feature = "mysql",
+        feature = "postgresql",
+        feature = "redis"
+    ))]
     pub(crate) fn is_queue(&self) -> bool {
         !self.is_shared && self.text.ends_with(QUEUE)
     }

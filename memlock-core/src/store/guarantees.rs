@@ -27,7 +27,8 @@ pub struct Guarantees {
     /// What survives the end of the server, or of the process that keeps the items.
     pub survives: Survives,
     /// Whether items may be evicted to make room for others, unless the server is configured to
-    /// refuse instead. With `evictions=refuse` in the URL, other servers are refused.
+    /// refuse instead. With `evictions=refuse` in the URL, servers that
+    /// may evict are refused.
     pub evicts: bool,
     /// Across which events fences rise.
     pub fences_rise: FencesRise,

@@ -25,6 +25,8 @@ const PASSES: usize = 5;
 /// How long the packets of a server that refuses some requests are halved in one round: leases on
 /// other servers are not renewed meanwhile.
 const HALVING: Duration = Duration::from_millis(250);
+/// How many packets may remain unsent meanwhile because of leases that the URL refuses.
+const MOST_UNSENT: u32 = 32;
 
 /// Runs one round. Returns the longest time until the next one.
 ///
@@ -88,9 +90,15 @@ fn renew_all(batches: Vec<Batch>) -> Result<()> {
     let mut unsent = 0;
     while let Some(mut batches) = packets.pop_front() {
         let Err(Failure { error, sent }) = renew(&mut batches) else { continue };
-        // A server that refuses every connection refuses each half, too.
+        // A server that refuses every connection refuses each half, too. Of a lease for which an
+        // item would be stored for too long (`evictions=refuse`), nothing is sent either.
         unsent += u32::from(!sent && batches.len() > 1);
-        if error.kind() != ErrorKind::Protocol || unsent > 2 || context.clock().now() >= until {
+        let most = match error.kind() {
+            ErrorKind::Protocol => 2,
+            ErrorKind::Config => MOST_UNSENT,
+            _ => return Err(error),
+        };
+        if unsent > most || context.clock().now() >= until {
             return Err(error);
         }
         if batches.len() > 1 {
@@ -266,8 +274,8 @@ impl RenewalEntry {
         self.target.now()
     }
 
-    /// Records that the lease is gone from the server: it has ended, if its holder cannot rely on it any
-    /// more.
+    /// Records that the lease is gone from the server: it has ended, if its holder cannot rely on
+    /// it any more.
     pub(super) fn gone(&self) {
         let is_over = self.held().as_ref().is_some_and(|held| held.remaining().is_zero());
         self.note(if is_over { self.why_over() } else { Loss::Gone });

@@ -89,8 +89,8 @@ impl Lock {
                     let until = context.guarantees().gone(lease, target.now());
                     orphan::remember(&target, &REAPER, token, until);
                 }
-                // A server that refuses to store may still delete, and one that may evict the record of the
-                // waiter, whose lease is longer, is still asked to.
+                // A server that refuses to store may still delete, and one that may evict the
+                // record of the waiter, whose lease is longer, is still asked to.
                 let is_refused = matches!(error.kind(), ErrorKind::Protocol | ErrorKind::Config);
                 if is_refused { None } else { Some(Err(error)) }
             }

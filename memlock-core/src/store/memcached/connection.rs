@@ -222,9 +222,15 @@ impl Connection {
         self.socket.output.extend_from_slice(REQUEST);
         let sent = self.socket.clock().now();
         self.socket.write_out().map_err(|failure| failure.error)?;
-        self.introduction = introduce(&mut self.socket, &mut Patience::default())?;
+        let introduction = introduce(&mut self.socket, &mut Patience::default())?;
+        if introduction.life != self.introduction.life {
+            return Err(Error::protocol(
+                "Another server answers on the same connection: memlock needs one without a proxy.",
+            ));
+        }
+        self.introduction = introduction;
         self.introduced = (sent, self.socket.clock().now());
-        Ok(())
+        if self.socket.unread().is_empty() { Ok(()) } else { Err(unasked()) }
     }
 
     fn server_time(&self) -> ServerTime {
@@ -284,7 +290,8 @@ impl remote::Connection for Connection {
     }
 
     fn retention_read(&self) -> Option<Moment> {
-        Some(self.introduced.0)
+        // No command changes `-M`.
+        (self.introduction.retention != Retention::All).then_some(self.introduced.0)
     }
 
     fn read_retention(&mut self) -> Result<()> {

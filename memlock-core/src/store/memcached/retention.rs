@@ -2,13 +2,15 @@
 //!
 //! | the server was started with | when it is full |
 //! | --- | --- |
-//! | `-M` | it refuses new items and keeps all that it has |
+//! | `-M`, without `ext_path` | it refuses new items and keeps all that it has |
 //! | `-o temporary_ttl=T,no_slab_reassign` | it keeps items that were stored for at most T seconds, and evicts others |
 //! | none of these | it evicts any item |
 //!
-//! With `temporary_ttl` alone the order of evictions spares such items, but a server that moves memory from
-//! items of one size to those of another one drops what is in it: memcached 1.6.18, full, under sets of two
-//! sizes in turn, lost 1,782 of 3,000 items with a TTL of 62 s, counted as `slab_reassign_evictions_nomem`.
+//! With `temporary_ttl` alone such items are spared by evictions, but a server that moves memory
+//! from items of one size to items of another one drops what is in it: memcached 1.6.18, full,
+//! under sets of two sizes in turn, lost 1,782 of 3,000 items with a TTL of 62 s, counted as
+//! `slab_reassign_evictions_nomem`. With `ext_path` a server moves larger items to a file, and evicts
+//! them there also with `-M`.
 
 use super::codec::{LONGEST_RELATIVE_TTL, wire_ttl};
 use super::handshake::Bound;
@@ -18,8 +20,9 @@ use crate::name::Key;
 use crate::store::Expiry;
 
 /// How to start a server that evicts no lock.
-pub(super) const MEND: &str = "start it with -M, or where a cache is on it too, with \
-     -o temporary_ttl=N,no_slab_reassign (N: the longest lease in seconds, and 3 more)";
+pub(super) const MEND: &str = "start it with -M (and without ext_path), or where a cache is on it \
+     too, with -o temporary_ttl=N,no_slab_reassign (N: the seconds of the longest lease, and 1 in \
+     1,000 more, at least 3)";
 
 /// The server's settings that decide, as far as they were read.
 #[derive(Debug, Default)]
@@ -28,6 +31,7 @@ pub(super) struct Settings {
     is_temporary: bool,
     longest: u64,
     keeps_slabs: bool,
+    is_on_disk: bool,
 }
 
 impl Settings {
@@ -39,12 +43,13 @@ impl Settings {
             "temp_lru" => self.is_temporary |= value == "yes",
             "temporary_ttl" => self.longest = value.parse().unwrap_or(0),
             "slab_reassign" => self.keeps_slabs = value == "no",
-            _ => {}
+            // Only a server with `ext_path` has such statistics.
+            _ => self.is_on_disk |= name.starts_with("extstore_"),
         }
     }
 
     pub(super) fn retention(&self) -> Retention {
-        match (self.is_refusing, self.is_temporary && self.keeps_slabs) {
+        match (self.is_refusing && !self.is_on_disk, self.is_temporary && self.keeps_slabs) {
             (true, _) => Retention::All,
             (false, true) => Retention::UpTo(self.longest),
             (false, false) => Retention::Nothing,
@@ -107,8 +112,8 @@ impl Retention {
             0 => return refused("would never expire".to_owned(), String::new()),
             relative @ ..=LONGEST_RELATIVE_TTL => (relative, relative),
             absolute => {
-                // The server's time is known less and less exactly, by 1 in 5,000 of the connection's
-                // age: the advice leaves room for that.
+                // The server's time is known less and less exactly, by 1 in 5,000 of the
+                // connection's age: the advice leaves room for that.
                 let seconds = absolute.saturating_sub(server_time(Bound::Earliest));
                 (seconds, (seconds + seconds / 24).next_multiple_of(60))
             }
@@ -155,6 +160,7 @@ mod tests {
         for (evictions, more, kept) in [
             ("on", &[][..], Retention::Nothing),
             ("off", &[], Retention::All),
+            ("off", &[("extstore_page_allocs", "0")], Retention::Nothing),
             ("off", &temporary("yes", "62", "yes"), Retention::All),
             ("on", &temporary("yes", "62", "no"), Retention::UpTo(62)),
             ("on", &temporary("yes", "62", "yes"), Retention::Nothing),

@@ -232,7 +232,7 @@ impl Connection {
         let answer = self.next(&mut Patience::default())?;
         self.introduction.retention = handshake::retention(answer)?;
         self.retention_read = sent;
-        Ok(())
+        if self.socket.unread().is_empty() { Ok(()) } else { Err(handshake::unasked()) }
     }
 
     fn next(&mut self, patience: &mut Patience) -> Result<Value> {

@@ -86,8 +86,8 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
     }
 }
 
-/// The command that the server does not know, if that is the error: where a script calls it, it is not
-/// named.
+/// The command that the server does not know, if that is the error: where a script calls it, it is
+/// not named.
 fn unknown_command(text: &str) -> Option<String> {
     if text.contains("Unknown Redis command") {
         return Some("a command".to_owned());

@@ -130,9 +130,7 @@ pub(super) fn introduce(
     };
     let retention = retention(next()?)?;
     if !socket.unread().is_empty() {
-        return Err(Error::protocol(
-            "The server said more than it was asked: it is not a Redis that memlock can use.",
-        ));
+        return Err(unasked());
     }
     let age = (age, socket.clock().now());
     let time = Reading { shown, sent };
@@ -192,6 +190,9 @@ pub(super) fn memory() -> Cmd {
 
 /// What the server replies to [`memory`].
 pub(super) fn retention(answer: Value) -> Result<Retention> {
+    if matches!(&answer, Value::ServerError(error) if error.code() == "NOPERM") {
+        return Ok(Retention::Unknown);
+    }
     let info = text(accepted(answer)?).ok_or_else(nonsense)?;
     let of = |name| field(&info, name).unwrap_or_default();
     Ok(Retention::of(of("maxmemory_policy"), of("maxmemory")))
@@ -211,8 +212,8 @@ fn unknown_script() -> Cmd {
     call
 }
 
-/// Raises the counter of fences to the server's time in microseconds, and to `floor`; and fails if the user
-/// lacks a right that locks need.
+/// Raises the counter of fences to the server's time in microseconds, and to `floor`; and fails if
+/// the user lacks a right that locks need.
 pub(super) fn raise(fence: &Key, floor: u64) -> Cmd {
     let mut raise = cmd("EVAL");
     raise
@@ -274,6 +275,13 @@ fn examine(info: &str) -> Result<Life> {
     }
     let run = field(info, "run_id").ok_or_else(nonsense)?;
     Ok(Life(fnv1a(run.as_bytes())))
+}
+
+/// The surplus might be taken for the next reply.
+pub(super) fn unasked() -> Error {
+    Error::protocol(
+        "The server said more than it was asked: it is not a Redis that memlock can use.",
+    )
 }
 
 fn nonsense() -> Error {

@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use super::evictions::Evictions;
 use super::protocol::{Connection, ServerTime};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
@@ -28,13 +29,18 @@ const SINCE: &str = " since=";
 /// Returns how old the server's life is at least, and when it was that old; `None` without a guard.
 ///
 /// # Errors
-/// [`ErrorKind::Config`](crate::ErrorKind::Config) if the guards differ.
+/// [`ErrorKind::Config`](crate::ErrorKind::Config) if the guards differ, or the server may evict
+/// the item and `evictions` refuses that.
 pub(super) fn agree(
     connection: &mut impl Connection,
     key: &Key,
     guard: Option<Guard>,
+    evictions: Evictions,
     clock: &dyn Clock,
 ) -> Result<Option<(Duration, Moment)>> {
+    if guard.is_some() {
+        evictions.admit(connection, &Op::add(key, b"", Expiry::Never, Returns::Nothing))?;
+    }
     let found = match (connection.config(), guard) {
         (Some(found), _) => found,
         (None, Some(guard)) => write(connection, key, guard, clock)?,

@@ -4,16 +4,17 @@
 //! | --- | --- |
 //! | says nothing | is used, and a warning is logged at the first contact |
 //! | `evictions=allow` | is used |
-//! | `evictions=refuse` | is not asked to store what it might evict; reads and releases are sent |
+//! | `evictions=refuse` | is not asked to store what it might evict; other operations are sent |
 //!
-//! What a connection knows of its server's settings was read when it was opened. It is read again before
-//! something is refused, and when it is [`OLD`]: settings can be changed while a server runs.
+//! A connection reads the server's settings when it is opened. It reads them again before something
+//! is refused, and when they are [`OLD`], because they can be changed while a server runs.
 
 use std::time::Duration;
 
 use super::protocol::Connection;
 use crate::clock::Moment;
 use crate::error::{Error, Result};
+#[cfg(any(feature = "memcached", feature = "redis"))]
 use crate::store::url::Url;
 use crate::store::{Expiry, Op};
 
@@ -21,6 +22,7 @@ use crate::store::{Expiry, Op};
 const OLD: Duration = Duration::from_secs(60);
 
 /// What the URL says.
+#[allow(dead_code, reason = "not every store evicts")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) enum Evictions {
     /// Nothing.
@@ -44,6 +46,12 @@ impl Evictions {
                 url.parameter("evictions", Some(other))
             ))),
         }
+    }
+
+    /// Fails if the URL refuses what the server may evict, and that includes what the operation
+    /// stores.
+    pub(super) fn admit(self, connection: &impl Connection, op: &Op<'_>) -> Result<()> {
+        if self == Evictions::Refused { connection.keeps(op) } else { Ok(()) }
     }
 
     /// The reason why the batch is not sent, if there is one.
@@ -74,11 +82,11 @@ fn keeps(connection: &impl Connection, ops: &[Op<'_>]) -> Result<()> {
     ops.iter().filter(|op| op.is_of(epoch)).try_for_each(|op| connection.keeps(op))
 }
 
-/// How long the item lives that the operation may store. `None`: it stores none, or one without which
-/// nobody is granted what another one holds.
+/// The life of the item that the operation may store. `None`: the operation stores none, or one
+/// whose loss breaks no promise of safety.
 ///
-/// A queue that is lost is built anew by its waiters, which costs time and their order. Bytes are appended
-/// to what another operation has stored.
+/// A queue that is lost is built anew by its waiters, which costs time and their order. Bytes are
+/// appended to what another operation has stored.
 pub(in crate::store) fn stored_for(op: &Op<'_>) -> Option<Expiry> {
     let expiry = match *op {
         Op::Add { expiry, .. }

@@ -45,6 +45,7 @@ use server::Server;
 pub(super) use dial::connect;
 #[cfg(any(fuzzing, test))]
 pub use dial::fuzzed::dial_these;
+#[cfg(any(feature = "memcached", feature = "redis"))]
 pub(super) use evictions::{Evictions, stored_for};
 pub(super) use hosts::split;
 pub(super) use protocol::{Connection, Protocol, aside};

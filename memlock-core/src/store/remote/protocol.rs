@@ -157,7 +157,8 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
         Ok(())
     }
 
-    /// When those settings were read; `None`: the server never evicts.
+    /// When those settings were read; `None`: they say that the server never evicts, and cannot
+    /// change.
     fn retention_read(&self) -> Option<Moment> {
         None
     }

@@ -136,7 +136,8 @@ impl<P: Protocol> Server<P> {
     /// Runs a batch on this server.
     ///
     /// An idle connection may have been closed without notice. If this is found before the request
-    /// was sent, the batch is run once more on a new connection.
+    /// was sent, the batch is run once more on a new connection; unless the server was waited for,
+    /// which is not repeated.
     pub(super) fn run(
         &self,
         protocol: &P,
@@ -144,12 +145,12 @@ impl<P: Protocol> Server<P> {
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
         let (pooled, epoch) = self.take();
-        let was_pooled = pooled.is_some();
+        let (was_pooled, began) = (pooled.is_some(), self.clock.now());
         let failure = match self.attempt(protocol, pooled, epoch, ops, meanwhile) {
             Ok(replies) => return Ok(replies),
             Err(failure) => failure,
         };
-        let is_suspect = was_pooled && self.idle().epoch != epoch;
+        let is_suspect = was_pooled && self.idle().epoch != epoch && !self.was_waited_for(began);
         if is_suspect && !failure.sent && failure.error.is_outage() && !fork::is_astray() {
             let epoch = self.idle().epoch;
             return self.attempt(protocol, None, epoch, ops, meanwhile);
@@ -219,7 +220,12 @@ impl<P: Protocol> Server<P> {
                 self.give_back(connection, epoch);
                 Ok(replies)
             }
-            Err(failure) if is_refused || connection.was_refused() => {
+            Err(failure) if is_refused => {
+                // The server has just been asked for its settings, and has answered.
+                self.give_back(connection, epoch);
+                Err(fail(failure, false))
+            }
+            Err(failure) if connection.was_refused() => {
                 self.keep(connection, epoch);
                 let is_again = std::mem::replace(&mut self.idle().was_refused, true);
                 Err(fail(failure, is_again))
@@ -238,7 +244,10 @@ impl<P: Protocol> Server<P> {
         let dialled = protocol.dial(&self.address, pinned, &self.clock);
         let mut connection = dialled.map_err(|error| Failure { error, sent: false }.of_read())?;
         let agreed = match protocol.config() {
-            Some(key) => agree(&mut connection, key, self.guard, self.clock.as_ref())?,
+            Some(key) => {
+                let evictions = protocol.evictions();
+                agree(&mut connection, key, self.guard, evictions, self.clock.as_ref())?
+            }
             None => None,
         };
         let (local, address) = connection.ends();
@@ -283,12 +292,16 @@ impl<P: Protocol> Server<P> {
         );
     }
 
+    /// Whether what began then has failed by a timeout: a refused or broken connection is noticed
+    /// at once.
+    fn was_waited_for(&self, began: Moment) -> bool {
+        let Settings { connect_timeout, io_timeout, .. } = self.address.settings;
+        self.clock.now().since(began) >= connect_timeout.min(io_timeout) / 2
+    }
+
     fn note_outage(&self, error: &Error, began: Moment) {
         let now = self.clock.now();
-        // A refused or broken connection is noticed at once. A failure that takes this long is a
-        // timeout.
-        let Settings { connect_timeout, io_timeout, .. } = self.address.settings;
-        let timed_out = now.since(began) >= connect_timeout.min(io_timeout) / 2;
+        let timed_out = self.was_waited_for(began);
         let mut idle = self.idle();
         let was_down = std::mem::replace(&mut idle.is_down, true);
         if timed_out {

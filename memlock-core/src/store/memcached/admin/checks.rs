@@ -74,9 +74,9 @@ fn evictions(retention: Retention, lease: Duration) -> Finding {
     let bad = |said: String| {
         Finding::new("evictions", Bad, said)
             .mend(format!(
-                "-M for a server of its own; or where a cache is on it too, \
-                 -o temporary_ttl={needed},no_slab_reassign: temporary_ttl alone keeps nothing that \
-                 is in memory which the server moves"
+                "-M (and no ext_path) for a server of its own; or where a cache is on it too, \
+                 -o temporary_ttl={needed},no_slab_reassign: temporary_ttl alone does not protect \
+                 items in memory that the server reassigns"
             ))
             .flag("-M")
     };
@@ -124,7 +124,11 @@ fn evicted(stats: &Stats, keeps: bool) -> Finding {
     let said = format!(
         "{all} items were pushed out of memory in {uptime}: locks may have been among them"
     );
-    Finding::new("evicted", Bad, said).mend("-M as above; and more memory by -m")
+    Finding::new("evicted", Bad, said).mend(if keeps {
+        "-o no_slab_reassign, and no `slabs reassign` by hand; and more memory by -m"
+    } else {
+        "-M as above; and more memory by -m"
+    })
 }
 
 fn memory(stats: &Stats, retention: Retention) -> Finding {
