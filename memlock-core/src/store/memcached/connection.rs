@@ -8,6 +8,7 @@ use super::codec;
 use super::command::Command;
 use super::handshake::{Handshake, Introduction, REQUEST, ServerTime};
 use super::life::Life;
+use super::limit;
 use super::retention::{MEND, Retention};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
@@ -286,7 +287,7 @@ impl remote::Connection for Connection {
         let now = self.socket.clock().now();
         let Some(expiry) = remote::stored_for(op) else { return Ok(()) };
         let time = |bound| self.server_time().at(now, bound);
-        self.introduction.retention.check(op.key(), expiry, time)
+        limit::check(self.introduction.retention, op.key(), expiry, time)
     }
 
     fn retention_read(&self) -> Option<Moment> {

@@ -11,6 +11,7 @@
 //! | `admin` | the requests of tools: the keys and the health of a server |
 //! | `life` | one life of a server: versions and fences |
 //! | `retention` | what a full server keeps |
+//! | `limit` | whether that is enough for an item |
 //! | `ttl` | how long items live, and what that promises |
 
 #[cfg(feature = "admin")]
@@ -20,6 +21,7 @@ mod command;
 mod connection;
 mod handshake;
 mod life;
+mod limit;
 mod retention;
 mod ttl;
 

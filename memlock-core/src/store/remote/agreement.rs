@@ -7,8 +7,8 @@
 
 use std::time::Duration;
 
-use super::evictions::Evictions;
 use super::protocol::{Connection, ServerTime};
+use super::settings::Evictions;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::name::Key;

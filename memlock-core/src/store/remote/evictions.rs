@@ -12,42 +12,15 @@
 use std::time::Duration;
 
 use super::protocol::Connection;
+use super::settings::Evictions;
 use crate::clock::Moment;
 use crate::error::{Error, Result};
-#[cfg(any(feature = "memcached", feature = "redis"))]
-use crate::store::url::Url;
 use crate::store::{Expiry, Op};
 
 /// The age at which settings are read again, before something is stored.
 const OLD: Duration = Duration::from_secs(60);
 
-/// What the URL says.
-#[allow(dead_code, reason = "not every store evicts")]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::store) enum Evictions {
-    /// Nothing.
-    Unmentioned,
-    /// They are allowed.
-    Allowed,
-    /// They are refused.
-    Refused,
-}
-
 impl Evictions {
-    /// Takes the parameter from the URL.
-    #[cfg(any(feature = "memcached", feature = "redis"))]
-    pub(in crate::store) fn take(url: &mut Url) -> Result<Evictions> {
-        match url.take("evictions").as_deref() {
-            None => Ok(Evictions::Unmentioned),
-            Some("allow") => Ok(Evictions::Allowed),
-            Some("refuse") => Ok(Evictions::Refused),
-            Some(other) => Err(Error::config(format!(
-                "{} is neither allow nor refuse.",
-                url.parameter("evictions", Some(other))
-            ))),
-        }
-    }
-
     /// Fails if the URL refuses what the server may evict, and that includes what the operation
     /// stores.
     pub(super) fn admit(self, connection: &impl Connection, op: &Op<'_>) -> Result<()> {

@@ -5,9 +5,9 @@
 //! | `mod` | the store that is made of a protocol |
 //! | `protocol` | what a protocol implements |
 //! | `hosts` | the servers that a URL names, and which of them owns a route |
-//! | `settings` | addresses, timeouts and the size of the pool |
+//! | `settings` | addresses, timeouts, the size of the pool, what is said of evictions |
 //! | `server` | one server: its idle connections, and when a failed batch is sent again |
-//! | `evictions` | servers that may evict locks, and what the URL says of them |
+//! | `evictions` | which batches are refused on a server that may evict locks |
 //! | `agreement` | the guard on which all clients of a server have to agree |
 //! | `dial` | resolving a host name, and connecting |
 //! | `stream` | TCP or a Unix socket |
@@ -46,11 +46,13 @@ pub(super) use dial::connect;
 #[cfg(any(fuzzing, test))]
 pub use dial::fuzzed::dial_these;
 #[cfg(any(feature = "memcached", feature = "redis"))]
-pub(super) use evictions::{Evictions, stored_for};
+pub(super) use evictions::stored_for;
 pub(super) use hosts::split;
 pub(super) use protocol::{Connection, Protocol, aside};
 #[allow(unused_imports, reason = "each store has the kind of clock that it has")]
 pub(super) use protocol::{Reading, ServerTime};
+#[cfg(any(feature = "memcached", feature = "redis"))]
+pub(super) use settings::Evictions;
 pub(super) use settings::{Address, Place, Settings};
 #[cfg(feature = "mysql")]
 pub(super) use socket::lost;

@@ -5,8 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::evictions::Evictions;
-use super::settings::Address;
+use super::settings::{Address, Evictions};
 use super::socket::Socket;
 use crate::clock::{Clock, Moment};
 use crate::error::Result;

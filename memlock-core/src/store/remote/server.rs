@@ -6,10 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::agreement::agree;
-use super::evictions::Evictions;
 use super::hosts::Named;
 use super::protocol::{Connection, Protocol, ServerTime};
-use super::settings::{Address, Place, Settings};
+use super::settings::{Address, Evictions, Place, Settings};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkLocal};

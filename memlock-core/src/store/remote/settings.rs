@@ -1,8 +1,10 @@
-//! Addresses, timeouts and the size of the pool.
+//! Addresses, timeouts, the size of the pool, and what is said of evictions.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(any(feature = "memcached", feature = "redis"))]
+use crate::error::Error;
 use crate::error::Result;
 use crate::store::url::Url;
 
@@ -25,6 +27,34 @@ impl Settings {
             io_timeout: url.take_duration("io_timeout", Duration::from_secs(1))?,
             pool: url.take_count("pool", 16)?,
         })
+    }
+}
+
+/// What the URL says of servers that may evict locks to make room for other items.
+#[allow(dead_code, reason = "not every store evicts")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::store) enum Evictions {
+    /// Nothing.
+    Unmentioned,
+    /// They are allowed.
+    Allowed,
+    /// They are refused.
+    Refused,
+}
+
+impl Evictions {
+    /// Takes the parameter from the URL.
+    #[cfg(any(feature = "memcached", feature = "redis"))]
+    pub(in crate::store) fn take(url: &mut Url) -> Result<Evictions> {
+        match url.take("evictions").as_deref() {
+            None => Ok(Evictions::Unmentioned),
+            Some("allow") => Ok(Evictions::Allowed),
+            Some("refuse") => Ok(Evictions::Refused),
+            Some(other) => Err(Error::config(format!(
+                "{} is neither allow nor refuse.",
+                url.parameter("evictions", Some(other))
+            ))),
+        }
     }
 }
 
