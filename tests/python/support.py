@@ -215,7 +215,7 @@ class Memcached(Server):
     def __init__(self) -> None:
         super().__init__()
         self.bare_url = f"memcached://127.0.0.1:{self.port}"
-        # For clients on a machine that may be busy. Without flags a memcached evicts, which is warned of.
+        # For clients on a machine that may be busy. The server may evict, which is not the subject.
         self.url = f"{self.bare_url}?connect_timeout=20s&io_timeout=20s&evictions=allow"
         self.start()
 
