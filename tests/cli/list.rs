@@ -7,6 +7,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
+use std::time::Duration;
 
 use memlock_tests::server::Memcached;
 
@@ -145,7 +146,11 @@ fn a_long_insert_has_a_bar_on_a_terminal() {
     let mut command = std::process::Command::new("sh");
     let script = format!("exec {} list l insert --quiet < {}", path().display(), file.display());
     command.args(["-c", &script]).env("MEMLOCK_URL", server.url());
+    // On a fast machine it would end before a bar is worth drawing.
+    server.pause();
     let mut pty = Pty::start(command);
+    thread::sleep(Duration::from_secs(1));
+    server.resume();
     let seen = pty.until("100 %");
     assert!(seen.contains("keys/s") && seen.contains("[##"), "{seen:?}");
     assert_eq!(pty.ends(), Some(0));

@@ -19,6 +19,7 @@ import memlock
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+from process_group import OWN_GROUP
 from safety import MARKER
 
 # For what must happen, however slow the machine.
@@ -262,7 +263,7 @@ class Child:
             text=True,
             bufsize=1,
             # So that what it has forked ends with it.
-            start_new_session=True,
+            **OWN_GROUP,
         )
 
     def reads(self) -> str:
