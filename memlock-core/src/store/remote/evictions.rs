@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use super::protocol::Connection;
 use super::settings::Evictions;
-use crate::clock::Moment;
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::store::{Expiry, Op};
 
@@ -35,12 +35,12 @@ impl Evictions {
         self,
         connection: &mut C,
         ops: &[Op<'_>],
-        now: Moment,
+        clock: &dyn Clock,
     ) -> Result<Option<Error>> {
         if self != Evictions::Refused || !ops.iter().any(|op| stored_for(op).is_some()) {
             return Ok(None);
         }
-        let is_old = connection.retention_read().is_some_and(|at| now.since(at) >= OLD);
+        let is_old = connection.retention_read().is_some_and(|at| clock.now().since(at) >= OLD);
         if !is_old && keeps(connection, ops).is_ok() {
             return Ok(None);
         }

@@ -144,12 +144,13 @@ impl<P: Protocol> Server<P> {
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
         let (pooled, epoch) = self.take();
-        let (was_pooled, began) = (pooled.is_some(), self.clock.now());
+        let taken = pooled.as_ref().map(|pooled| pooled.last_used());
         let failure = match self.attempt(protocol, pooled, epoch, ops, meanwhile) {
             Ok(replies) => return Ok(replies),
             Err(failure) => failure,
         };
-        let is_suspect = was_pooled && self.idle().epoch != epoch && !self.was_waited_for(began);
+        let is_suspect =
+            taken.is_some_and(|taken| self.idle().epoch != epoch && !self.was_waited_for(taken));
         if is_suspect && !failure.sent && failure.error.is_outage() && !fork::is_astray() {
             let epoch = self.idle().epoch;
             return self.attempt(protocol, None, epoch, ops, meanwhile);
@@ -191,7 +192,7 @@ impl<P: Protocol> Server<P> {
         let life = connection.epoch();
         // The server only gets older until it carries the request out.
         let recovers = !self.recovers_for(life).is_zero();
-        let refusal = protocol.evictions().refusal(&mut *connection, ops, self.clock.now());
+        let refusal = protocol.evictions().refusal(&mut *connection, ops, &*self.clock);
         let is_refused = matches!(refusal, Ok(Some(_)));
         let ended = match refusal {
             Ok(None) => {
