@@ -255,7 +255,7 @@ fn a_server_that_is_mended_is_used_at_once() {
 }
 
 /// By a command of memcached, which connections do not notice: a new one reads the settings, an old
-/// one within a minute. What is held can be given back.
+/// one within a minute. Locks can still be released.
 #[test]
 fn a_running_server_with_another_temporary_ttl_is_noticed_within_a_minute() {
     let server = Memcached::with_args(&TEMPORARY);

@@ -213,7 +213,7 @@ fn a_server_that_may_evict_locks_is_refused_if_the_url_says_so() {
     works(&connect(&refusing), "m");
 }
 
-/// A client that is connected notices it within a minute. What is held can be given back.
+/// A client that is connected notices it within a minute. Locks can still be released.
 #[test]
 fn a_policy_that_is_changed_is_noticed() {
     let server = Redis::start(&["--maxmemory", "100mb", "--maxmemory-policy", "noeviction"]);
