@@ -87,9 +87,9 @@ fn examine(
         findings.iter_mut().find(|it| it.what == "evictions" && it.verdict == Verdict::Good)
         && client.guarantees().evicts
     {
-        *fit = fit.clone().mend(
-            "evictions=refuse in the URL, so that it is refused if it is ever started without this",
-        );
+        let how =
+            "evictions=refuse in the URL, so that it is refused if it is ever started without this";
+        fit.mend = Some(how.to_owned());
     }
     for (what, said) in client.guarantees().in_words() {
         // What was found on this server says more than what holds for all of its kind.

@@ -52,6 +52,13 @@ pub(super) struct Confirmation {
     pub(super) in_doubt: bool,
 }
 
+impl Confirmed<Confirmation> {
+    /// The server has the lock, with this version.
+    pub(super) fn found(&self, version: Version) {
+        self.change(|last| last.life = version.epoch());
+    }
+}
+
 impl Confirmation {
     fn of(version: Version) -> Confirmation {
         Confirmation { life: version.epoch(), in_doubt: false }
@@ -121,7 +128,7 @@ impl Lock {
     /// The server has the lock, with this version, of which the guard is not to know.
     pub(super) fn found(&self, version: Version) {
         if let Some(confirmed) = &self.kind.confirmed {
-            confirmed.change(|last| last.life = version.epoch());
+            confirmed.found(version);
         }
     }
 

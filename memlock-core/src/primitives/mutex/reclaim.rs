@@ -49,6 +49,19 @@ pub(super) fn op<'a>(key: &'a Key, value: &'a [u8], confirmed: Epoch, expiry: Ex
     Op::Add { key, value, expiry, returns: Returns::Version, admission }
 }
 
+/// Whether the server has the lock by this token. Where it was found is noted.
+pub(super) fn is_there(
+    target: &Target,
+    token: Token,
+    confirmed: Option<&Confirmed<Confirmation>>,
+) -> Result<bool> {
+    let item = target.get()?.filter(|item| is_ours(&item.value, token));
+    if let (Some(item), Some(confirmed)) = (&item, confirmed) {
+        confirmed.found(item.version);
+    }
+    Ok(item.is_some())
+}
+
 impl Reclaim<'_> {
     /// Puts the lock back for the rest of its lease.
     fn run(&self) -> std::result::Result<Reclaimed, Failure> {
@@ -62,7 +75,7 @@ impl Reclaim<'_> {
         Ok(match self.target.one(add)? {
             Reply::Stored(Stored { version, .. }) => {
                 if self.target.now() < self.deadline || mutation::has(Mutation::TrustLateReclaims) {
-                    self.confirmed.change(|last| last.life = version.epoch());
+                    self.confirmed.found(version);
                     return Ok(Reclaimed::Back(version));
                 }
                 // What cannot be removed ends with its lease.
@@ -77,13 +90,7 @@ impl Reclaim<'_> {
     /// Puts the lock back, which the server does not have. Returns whether it is held; the caller
     /// checks the deadline once more afterwards.
     pub(super) fn check(&self, token: Token) -> Result<bool> {
-        let is_there = || {
-            let item = self.target.get()?.filter(|item| is_ours(&item.value, token));
-            if let Some(item) = &item {
-                self.confirmed.change(|last| last.life = item.version.epoch());
-            }
-            Ok(item.is_some())
-        };
+        let is_there = || is_there(self.target, token, Some(self.confirmed));
         match self.run() {
             Ok(Reclaimed::Back(_)) => Ok(true),
             Ok(Reclaimed::TooLate) => Ok(false),

@@ -182,7 +182,7 @@ impl LockRenewal {
     fn confirm(&mut self, version: Version) {
         (self.version, self.known) = (version, version.epoch());
         if let Some(confirmed) = &self.confirmed {
-            confirmed.change(|last| last.life = version.epoch());
+            confirmed.found(version);
         }
     }
 }
@@ -199,13 +199,7 @@ impl RenewableKind for Exclusive {
     fn check(lock: &Lock) -> Check {
         let (target, token) = (lock.kind.target.clone(), lock.token);
         let confirmed = lock.kind.confirmed.clone();
-        Box::new(move || {
-            let item = target.get()?.filter(|item| is_ours(&item.value, token));
-            if let (Some(item), Some(confirmed)) = (&item, &confirmed) {
-                confirmed.change(|last| last.life = item.version.epoch());
-            }
-            Ok(item.is_some())
-        })
+        Box::new(move || reclaim::is_there(&target, token, confirmed.as_ref()))
     }
 
     fn reclaimer(lock: &mut Lock) -> Option<Check> {

@@ -120,7 +120,8 @@ impl Lock {
                 Some(Reply::Value(item)) => Some(item),
                 _ => None,
             };
-            match (answer, seen, step) {
+            // How a further request ended, if the reply asks for one.
+            let further = match (answer, seen, step) {
                 (Some(Reply::Deleted), ..) => return Ok(OwnerOutcome::Taken(queue)),
                 (Some(Reply::Stored(Stored { version, fence })), _, OwnerStep::HandOff(_)) => {
                     return Ok(OwnerOutcome::HandedOff { version, fence, sent });
@@ -146,17 +147,7 @@ impl Lock {
                     match self.kind.target.one(Op::Delete { key, version }) {
                         Ok(Reply::Deleted | Reply::Missing) => return Ok(OwnerOutcome::Lost(None)),
                         // A waiter may have marked it.
-                        Ok(_) => {}
-                        Err(failure) if !failure.sent && error.is_none() => {
-                            return Err(self.not_sent(failure.error));
-                        }
-                        Err(failure) => {
-                            failures += 1;
-                            error = Some(failure.error);
-                            if failures == ATTEMPTS {
-                                break;
-                            }
-                        }
+                        removed => removed.map(|_| ()),
                     }
                 }
                 // The holder has put it back, on a server that recovers.
@@ -171,6 +162,7 @@ impl Lock {
                 {
                     self.confirm(item.version);
                     self.notice_waiters(&item.value);
+                    Ok(())
                 }
                 // An earlier hand-off request of this step arrived.
                 (_, Some(Reply::Value(item)), OwnerStep::HandOff(successor))
@@ -192,27 +184,23 @@ impl Lock {
                         Ok(Reclaimed::Back(version)) => {
                             self.confirm(version);
                             read_first = false;
+                            Ok(())
                         }
                         Ok(Reclaimed::TooLate) => return Ok(OwnerOutcome::Lost(None)),
-                        Ok(Reclaimed::Occupied) => {}
-                        Ok(Reclaimed::Refused) => reclaims = LOOKS,
-                        Err(failure) if !failure.sent && error.is_none() => {
-                            return Err(self.not_sent(failure.error));
+                        Ok(Reclaimed::Occupied) => Ok(()),
+                        Ok(Reclaimed::Refused) => {
+                            reclaims = LOOKS;
+                            Ok(())
                         }
-                        Err(failure) => {
-                            failures += 1;
-                            error = Some(failure.error);
-                            if failures == ATTEMPTS {
-                                break;
-                            }
-                        }
+                        Err(failure) => Err(failure),
                     }
                 }
                 // The item was missing when it was read, and had changed a moment later. Either
                 // another client acquired the lock in between, or the known version is of another
                 // life of the server. The item shows which.
                 (Some(Reply::VersionMismatch), Some(Reply::Missing), _) if unclear < LOOKS => {
-                    unclear += 1
+                    unclear += 1;
+                    Ok(())
                 }
                 // The item is gone, or belongs to another client. If an earlier release got no
                 // reply, it most likely removed the item, unless the server has begun another life
@@ -234,8 +222,21 @@ impl Lock {
                         OwnerOutcome::Lost(queue)
                     });
                 }
-                (Some(Reply::VersionMismatch), None, _) => read_first = true,
+                (Some(Reply::VersionMismatch), None, _) => {
+                    read_first = true;
+                    Ok(())
+                }
                 _ => return Ok(OwnerOutcome::Lost(queue)),
+            };
+            if let Err(failure) = further {
+                if !failure.sent && error.is_none() {
+                    return Err(self.not_sent(failure.error));
+                }
+                failures += 1;
+                error = Some(failure.error);
+                if failures == ATTEMPTS {
+                    break;
+                }
             }
         }
         Err(Error::unresolved(error, "lock"))

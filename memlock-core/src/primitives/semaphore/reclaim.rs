@@ -21,8 +21,8 @@ pub(super) fn put_back(snapshot: &mut Snapshot, batch: &[Member], writer: &Write
     for member in batch {
         let Kind::Extend(extend) = &member.operation.kind else { continue };
         for it in extend.renewing.iter().filter(|it| extend.includes(it, writer.now)) {
-            let fits = |held: &Reclaimable| held.fits(version.epoch(), writer.now);
-            let Some(held) = it.reclaimable.as_ref().filter(|held| fits(held)) else { continue };
+            let fits = |held: &&Reclaimable| held.fits(version.epoch(), writer.now);
+            let Some(held) = it.reclaimable.as_ref().filter(fits) else { continue };
             let is_there = record.held_by(it.token).is_some();
             if !is_there && record.available(*now) >= held.permits {
                 let Writer { host, pid, unix_seconds, .. } = *writer;

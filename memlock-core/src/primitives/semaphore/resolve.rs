@@ -99,10 +99,10 @@ impl Permit {
     /// released them, unless the semaphore is another one, or the lease had ended before. With a
     /// guard, another life of the server takes nothing away from a holder whose lease still runs.
     fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Outcome<Wakes> {
-        let same = instead.filter(|(token, _)| *token == self.kind.confirmed.get().0);
+        let (of, life) = self.kind.confirmed.get();
+        let same = instead.filter(|(token, _)| *token == of);
         let target = &self.kind.semaphore.target;
         let in_time = target.now() < self.deadline;
-        let (_, life) = self.kind.confirmed.get();
         let is_new = target.context.recovery(target.route).is_some_and(|it| it.life != life);
         match (step, same) {
             (Step::Release, Some((_, capacity))) if self.release_in_doubt && in_time => {

@@ -14,7 +14,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::name::Key;
 use crate::store::remote::{self, Address, Patience, Socket};
-use crate::store::{Epoch, Failure, Op, Reply, Stored};
+use crate::store::{Epoch, Expiry, Failure, Op, Reply, Stored};
 
 /// The largest value that is read.
 const LARGEST_VALUE: usize = 1024 * 1024;
@@ -217,23 +217,6 @@ impl Connection {
         Ok(value)
     }
 
-    /// Reads the server's description again.
-    fn introduce_again(&mut self) -> Result<()> {
-        self.socket.output.clear();
-        self.socket.output.extend_from_slice(REQUEST);
-        let sent = self.socket.clock().now();
-        self.socket.write_out().map_err(|failure| failure.error)?;
-        let introduction = introduce(&mut self.socket, &mut Patience::default())?;
-        if introduction.life != self.introduction.life {
-            return Err(Error::protocol(
-                "Another server answers on the same connection: memlock needs one without a proxy.",
-            ));
-        }
-        self.introduction = introduction;
-        self.introduced = (sent, self.socket.clock().now());
-        if self.socket.unread().is_empty() { Ok(()) } else { Err(unasked()) }
-    }
-
     fn server_time(&self) -> ServerTime {
         ServerTime { shown: self.introduction.time, at: self.introduced.0 }
     }
@@ -283,11 +266,10 @@ impl remote::Connection for Connection {
         (self.introduction.retention == Retention::Nothing).then_some(MEND)
     }
 
-    fn keeps(&self, op: &Op<'_>) -> Result<()> {
+    fn keeps(&self, key: &Key, expiry: Expiry) -> Result<()> {
         let now = self.socket.clock().now();
-        let Some(expiry) = remote::stored_for(op) else { return Ok(()) };
         let time = |bound| self.server_time().at(now, bound);
-        limit::check(self.introduction.retention, op.key(), expiry, time)
+        limit::check(self.introduction.retention, key, expiry, time)
     }
 
     fn retention_read(&self) -> Option<Moment> {
@@ -296,7 +278,19 @@ impl remote::Connection for Connection {
     }
 
     fn read_retention(&mut self) -> Result<()> {
-        self.introduce_again()
+        self.socket.output.clear();
+        self.socket.output.extend_from_slice(REQUEST);
+        let sent = self.socket.clock().now();
+        self.socket.write_out().map_err(|failure| failure.error)?;
+        let introduction = introduce(&mut self.socket, &mut Patience::default())?;
+        if introduction.life != self.introduction.life {
+            return Err(Error::protocol(
+                "Another server answers on the same connection: memlock needs one without a proxy.",
+            ));
+        }
+        self.introduction = introduction;
+        self.introduced = (sent, self.socket.clock().now());
+        if self.socket.unread().is_empty() { Ok(()) } else { Err(unasked()) }
     }
 }
 

@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hash::mix;
 use crate::name::Key;
 use crate::store::remote::{self, Patience, Reading, Socket};
-use crate::store::{Epoch, Failure, Op, Reply};
+use crate::store::{Epoch, Expiry, Failure, Op, Reply};
 
 /// How often the script is loaded again within one batch.
 const RELOADS: usize = 2;
@@ -223,18 +223,6 @@ impl Connection {
         Ok(fence)
     }
 
-    /// Asks again for the server's policy.
-    fn ask_retention(&mut self) -> Result<()> {
-        let sent = self.socket.clock().now();
-        self.socket.output.clear();
-        handshake::memory().write_packed_command(&mut self.socket.output);
-        self.socket.write_out().map_err(|failure| failure.error)?;
-        let answer = self.next(&mut Patience::default())?;
-        self.introduction.retention = handshake::retention(answer)?;
-        self.retention_read = sent;
-        if self.socket.unread().is_empty() { Ok(()) } else { Err(handshake::unasked()) }
-    }
-
     fn next(&mut self, patience: &mut Patience) -> Result<Value> {
         replies::next(&mut self.socket, &mut self.parser, patience)
     }
@@ -324,8 +312,8 @@ impl remote::Connection for Connection {
         self.introduction.retention.evicts().then_some(MEND)
     }
 
-    fn keeps(&self, op: &Op<'_>) -> Result<()> {
-        remote::stored_for(op).map_or(Ok(()), |_| self.introduction.retention.check(op.key()))
+    fn keeps(&self, key: &Key, _expiry: Expiry) -> Result<()> {
+        self.introduction.retention.check(key)
     }
 
     fn retention_read(&self) -> Option<Moment> {
@@ -333,6 +321,13 @@ impl remote::Connection for Connection {
     }
 
     fn read_retention(&mut self) -> Result<()> {
-        self.ask_retention()
+        let sent = self.socket.clock().now();
+        self.socket.output.clear();
+        handshake::memory().write_packed_command(&mut self.socket.output);
+        self.socket.write_out().map_err(|failure| failure.error)?;
+        let answer = self.next(&mut Patience::default())?;
+        self.introduction.retention = handshake::retention(answer)?;
+        self.retention_read = sent;
+        if self.socket.unread().is_empty() { Ok(()) } else { Err(handshake::unasked()) }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::retention::Retention;
 use crate::store::admin::Finding;
 use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
 
@@ -48,15 +49,23 @@ fn role(info: &HashMap<String, String>) -> Finding {
         .fatal()
 }
 
-/// Locks have a time to live, so the `volatile-*` policies evict them as the `allkeys-*` ones do.
 fn evictions(info: &HashMap<String, String>) -> Finding {
     let policy = text(info, "maxmemory_policy");
     let evicted = number(info, "evicted_keys");
-    match (policy, number(info, "maxmemory")) {
-        ("noeviction", _) => {
+    match (Retention::of(policy, text(info, "maxmemory")), policy) {
+        (Retention::Evicts(policy), _) => Finding::new(
+            "evictions",
+            Bad,
+            format!(
+                "{policy} evicts locks when memory is full, which are then granted twice ({evicted} keys were evicted so far)"
+            ),
+        )
+        .mend("--maxmemory-policy noeviction, on a server of its own if this one is a cache")
+        .flag("--maxmemory-policy noeviction"),
+        (_, "noeviction") => {
             Finding::new("evictions", Good, "are off (noeviction): a lock is never evicted")
         }
-        (_, 0) => Finding::new(
+        (_, policy) => Finding::new(
             "evictions",
             Good,
             format!(
@@ -64,16 +73,6 @@ fn evictions(info: &HashMap<String, String>) -> Finding {
                 policy.escape_debug()
             ),
         ),
-        _ => Finding::new(
-            "evictions",
-            Bad,
-            format!(
-                "{} evicts locks when memory is full, which are then granted twice ({evicted} keys were evicted so far)",
-                policy.escape_debug()
-            ),
-        )
-        .mend("--maxmemory-policy noeviction, on a server of its own if this one is a cache")
-        .flag("--maxmemory-policy noeviction"),
     }
 }
 

@@ -112,8 +112,8 @@ fn text(guard: Guard, since: Option<Duration>) -> String {
     since.map_or(text.clone(), |since| format!("{text}{SINCE}{}", since.as_micros()))
 }
 
-/// Compares what the item says on which the clients of a server agreed with what this client's URL says. Returns the
-/// server's time when they did, if the item tells.
+/// Compares what the clients of a server agreed on, by the item, with what this client's URL says.
+/// Returns the server's time when they did, if the item tells.
 fn compare(found: &[u8], guard: Option<Guard>, key: &Key) -> Result<Option<Duration>> {
     let found = String::from_utf8_lossy(found);
     let (found, since) = found.split_once(SINCE).unwrap_or((&found, ""));

@@ -15,7 +15,7 @@ use super::protocol::Connection;
 use super::settings::Evictions;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::store::{Expiry, Op};
+use crate::store::{Expiry, Failure, Op};
 
 /// The age at which settings are read again, before something is stored.
 const OLD: Duration = Duration::from_secs(60);
@@ -24,7 +24,7 @@ impl Evictions {
     /// Fails if the URL refuses what the server may evict, and that includes what the operation
     /// stores.
     pub(super) fn admit(self, connection: &impl Connection, op: &Op<'_>) -> Result<()> {
-        if self == Evictions::Refused { connection.keeps(op) } else { Ok(()) }
+        if self == Evictions::Refused { keeps(connection, op) } else { Ok(()) }
     }
 
     /// The reason why the batch is not sent, if there is one.
@@ -41,18 +41,22 @@ impl Evictions {
             return Ok(None);
         }
         let is_old = connection.retention_read().is_some_and(|at| clock.now().since(at) >= OLD);
-        if !is_old && keeps(connection, ops).is_ok() {
+        if !is_old && keep_all(connection, ops).is_ok() {
             return Ok(None);
         }
-        connection.read_retention()?;
-        Ok(keeps(connection, ops).err())
+        connection.read_retention().map_err(|error| Failure { error, sent: false }.of_read())?;
+        Ok(keep_all(connection, ops).err())
     }
 }
 
 /// Fails if the server may evict what the batch stores.
-fn keeps(connection: &impl Connection, ops: &[Op<'_>]) -> Result<()> {
+fn keep_all(connection: &impl Connection, ops: &[Op<'_>]) -> Result<()> {
     let epoch = connection.epoch();
-    ops.iter().filter(|op| op.is_of(epoch)).try_for_each(|op| connection.keeps(op))
+    ops.iter().filter(|op| op.is_of(epoch)).try_for_each(|op| keeps(connection, op))
+}
+
+fn keeps(connection: &impl Connection, op: &Op<'_>) -> Result<()> {
+    stored_for(op).map_or(Ok(()), |expiry| connection.keeps(op.key(), expiry))
 }
 
 /// The life of the item that the operation may store. `None`: the operation stores none, or one
@@ -60,7 +64,7 @@ fn keeps(connection: &impl Connection, ops: &[Op<'_>]) -> Result<()> {
 ///
 /// A queue that is lost is built anew by its waiters, which costs time and their order. Bytes are
 /// appended to what another operation has stored.
-pub(in crate::store) fn stored_for(op: &Op<'_>) -> Option<Expiry> {
+fn stored_for(op: &Op<'_>) -> Option<Expiry> {
     let expiry = match *op {
         Op::Add { expiry, .. }
         | Op::CompareAndSet { expiry, .. }

@@ -45,8 +45,6 @@ use server::Server;
 pub(super) use dial::connect;
 #[cfg(any(fuzzing, test))]
 pub use dial::fuzzed::dial_these;
-#[cfg(any(feature = "memcached", feature = "redis"))]
-pub(super) use evictions::stored_for;
 pub(super) use hosts::split;
 pub(super) use protocol::{Connection, Protocol, aside};
 #[allow(unused_imports, reason = "each store has the kind of clock that it has")]

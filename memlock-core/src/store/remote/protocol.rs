@@ -14,7 +14,7 @@ use crate::lease::DRIFT;
 use crate::name::Key;
 #[cfg(feature = "admin")]
 use crate::store::admin::Admin;
-use crate::store::{Epoch, Failure, Guarantees, Op, Reply};
+use crate::store::{Epoch, Expiry, Failure, Guarantees, Op, Reply};
 
 /// A protocol by which servers store items.
 pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
@@ -151,8 +151,9 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
         None
     }
 
-    /// Fails if the server may evict what the operation stores, by its settings as they were read.
-    fn keeps(&self, _op: &Op<'_>) -> Result<()> {
+    /// Fails if the server may evict an item that is stored for this long, by its settings as they
+    /// were read.
+    fn keeps(&self, _key: &Key, _expiry: Expiry) -> Result<()> {
         Ok(())
     }
 

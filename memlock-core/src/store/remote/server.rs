@@ -199,11 +199,7 @@ impl<P: Protocol> Server<P> {
                 let run = |ops: &[Op<'_>]| connection.run(ops, meanwhile);
                 recovery::run_admitted(ops, life, recovers, run)
             }
-            Ok(Some(error)) => Err(Failure { error, sent: false }),
-            Err(error) => {
-                let error = Failure { error, sent: false }.of_read();
-                Err(Failure { error, sent: false })
-            }
+            Ok(Some(error)) | Err(error) => Err(Failure { error, sent: false }),
         };
         // Logged after the request, because a logger may take long, and a request that renews a
         // lease may not have the time.
