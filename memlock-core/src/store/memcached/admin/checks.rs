@@ -20,7 +20,7 @@ const ALMOST_FULL: f64 = 0.8;
 const FEW_CONNECTIONS: u64 = 64;
 
 pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Finding> {
-    let retention = retention(settings);
+    let retention = retention(stats, settings);
     vec![
         version(stats),
         cas(settings),
@@ -35,9 +35,9 @@ pub(super) fn all(stats: &Stats, settings: &Stats, lease: Duration) -> Vec<Findi
 }
 
 /// What the server keeps when its memory is full.
-fn retention(settings: &Stats) -> Retention {
+fn retention(stats: &Stats, settings: &Stats) -> Retention {
     let mut read = Settings::default();
-    settings.iter().for_each(|(name, value)| read.note(name, value));
+    stats.iter().chain(settings).for_each(|(name, value)| read.note(name, value));
     read.retention()
 }
 
@@ -234,7 +234,8 @@ mod tests {
                 ("temporary_ttl", spared),
                 ("slab_reassign", "no"),
             ];
-            let finding = evictions(retention(&stats(&settings)), Duration::from_secs(lease));
+            let finding =
+                evictions(retention(&stats(&[]), &stats(&settings)), Duration::from_secs(lease));
             (finding.verdict, finding.mend.unwrap_or_default())
         };
         assert_eq!(verdict("62", 60).0, Note);
@@ -243,6 +244,17 @@ mod tests {
         assert_eq!(verdict("89999", 60).0, Note);
         assert_eq!(verdict("90000", 60).0, Good);
         assert_eq!(verdict("90000", 100_000).0, Bad);
+    }
+
+    /// Whether items are moved to a file shows in the one reply, and `-M` in the other.
+    #[test]
+    fn a_server_that_moves_items_to_a_file_is_bad_although_it_refuses_when_full() {
+        let refusing = stats(&[("evictions", "off")]);
+        for (more, verdict) in [("curr_items", Good), ("extstore_page_allocs", Bad)] {
+            let found = all(&stats(&[(more, "0")]), &refusing, Duration::from_secs(60));
+            let finding = found.iter().find(|finding| finding.what == "evictions").unwrap();
+            assert_eq!(finding.verdict, verdict, "{more}");
+        }
     }
 
     #[test]
