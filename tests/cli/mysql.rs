@@ -43,6 +43,11 @@ fn commands_say_what_a_table_of_locks_is_and_can() {
     }
     run(&server.url_of_socket(), &["run", "x", "true"]).ended(0);
     passwords_come_from_where_the_servers_own_programs_find_them(&server);
+    server.sql("ALTER TABLE locks.memlock_items DROP PRIMARY KEY");
+    let said = run(&server.url(), &["doctor"]);
+    assert!(said.code != Some(0) && said.out.contains("primary key"), "{said:?}");
+    server.sql("ALTER TABLE locks.memlock_items ADD PRIMARY KEY (name)");
+    run(&server.url(), &["doctor"]).ended(0);
     server.sql("SET GLOBAL read_only = 1");
     let said = run(&server.url(), &["doctor"]);
     assert!(said.code != Some(0) && said.out.contains("is read-only"), "{said:?}");

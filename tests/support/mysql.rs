@@ -59,11 +59,15 @@ impl MariaDb {
 
     /// Runs statements as the administrator. Returns their output.
     pub fn sql(&self, statements: &str) -> String {
+        self.try_sql(statements).unwrap_or_else(|why| panic!("{statements}: {why}"))
+    }
+
+    /// As [`MariaDb::sql`], which may fail.
+    pub fn try_sql(&self, statements: &str) -> Result<String, String> {
         let mut command = client(&self.directory);
         let output = command.args(["--execute", statements]).output().expect("the mariadb program");
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(output.status.success(), "{statements}: {said}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let words = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(words(&output.stdout)) } else { Err(words(&output.stderr)) }
     }
 
     /// Another program there, as the administrator, in this database.

@@ -5,6 +5,7 @@
 mod refusals;
 mod rows;
 mod settings;
+mod shadows;
 
 use std::cell::RefCell;
 use std::ops::Deref;

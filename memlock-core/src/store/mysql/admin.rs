@@ -44,7 +44,7 @@ impl Tool {
 
     /// What is missing as long as nothing has been stored.
     pub(super) fn missing(&mut self) -> Result<Option<String>> {
-        let found = self.ask(&[handshake::ENGINE])?.pop();
+        let found = self.ask(&[handshake::TABLE_FOUND])?.pop();
         Ok(found
             .is_some_and(|rows| rows.is_empty())
             .then(|| format!("There is no table {TABLE} yet: the first lock creates it.")))

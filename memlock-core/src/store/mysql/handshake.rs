@@ -59,11 +59,11 @@ pub(super) fn introduce(
             ),
             &format!("SELECT UUID_SHORT()>>24, {NOW}, @@max_allowed_packet"),
             "SHOW VARIABLES WHERE Variable_name IN ('log_bin','binlog_format','wsrep_on')",
-            ENGINE,
+            TABLE_FOUND,
         ],
     )?;
-    let engine = rows.pop().ok_or_else(out_of_step)?;
-    check_engine(engine, settings.engine)?;
+    let table = rows.pop().ok_or_else(out_of_step)?;
+    check_table(table, settings.engine)?;
     let variables = rows.pop().ok_or_else(out_of_step)?;
     let is = |name: &str, value: &str| {
         variables.iter().any(|row| match row.as_slice() {
@@ -92,22 +92,51 @@ pub(super) fn introduce(
     })
 }
 
-/// Requests the engine of the table, if it is there.
-pub(super) const ENGINE: &str = "SELECT ENGINE FROM information_schema.TABLES \
-    WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items'";
+/// Requests what the table is, if it is there: its engine, its unique keys, and how many of its columns
+/// have the types that they should.
+pub(super) const TABLE_FOUND: &str = "SELECT IF(TABLE_TYPE='VIEW','VIEW',ENGINE),\
+    (SELECT GROUP_CONCAT(INDEX_NAME,' ',IFNULL(COLUMN_NAME,'?'),' ',IFNULL(SUB_PART,'all')) \
+    FROM information_schema.STATISTICS \
+    WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items' AND NON_UNIQUE=0),\
+    (SELECT COUNT(*) FROM information_schema.COLUMNS \
+    WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items' AND \
+    (LOWER(CONVERT(COLUMN_NAME USING latin1))='name' AND DATA_TYPE='varbinary' \
+    AND CHARACTER_MAXIMUM_LENGTH>=250 \
+    OR LOWER(CONVERT(COLUMN_NAME USING latin1))='value' \
+    AND DATA_TYPE IN('varbinary','blob','mediumblob','longblob') \
+    AND CHARACTER_MAXIMUM_LENGTH>=4096 \
+    OR LOWER(CONVERT(COLUMN_NAME USING latin1)) IN('number','expires') AND COLUMN_TYPE LIKE 'bigint%unsigned%')) \
+    FROM information_schema.TABLES WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items'";
 
 /// Creates the table.
 pub(super) fn create_table(wire: &mut Wire, settings: &Settings) -> Result<()> {
     // Another client may have created it at the same time, with another engine.
-    let mut rows = ask(wire, settings, &[&settings.engine.definition(), ENGINE])?;
-    check_engine(rows.pop().unwrap_or_default(), settings.engine)
+    let mut rows = ask(wire, settings, &[&settings.engine.definition(), TABLE_FOUND])?;
+    check_table(rows.pop().unwrap_or_default(), settings.engine)
 }
 
-fn check_engine(rows: Vec<Row>, engine: Engine) -> Result<()> {
-    let Some(Some(found)) = rows.into_iter().next().and_then(|row| row.into_iter().next()) else {
-        return Ok(());
+fn check_table(rows: Vec<Row>, engine: Engine) -> Result<()> {
+    let Some(row) = rows.into_iter().next() else { return Ok(()) };
+    let [found, keys, columns] =
+        <[Option<Vec<u8>>; 3]>::try_from(row).map_err(|_| out_of_step())?;
+    let text = |field: Option<Vec<u8>>| {
+        field.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     };
-    let found = String::from_utf8_lossy(&found);
+    let found = text(found);
+    if found == "VIEW" {
+        return Err(Error::config(format!(
+            "{TABLE} is a view, not a table as memlock creates it: drop it, or name another database."
+        )));
+    }
+    // Without the key two rows could stand for one lock, and with a part of it one for two.
+    if !text(keys).eq_ignore_ascii_case("PRIMARY name all") || parse(columns) != Some(4) {
+        return Err(Error::config(format!(
+            "The table {TABLE} does not have the primary key or the columns that memlock gives it, so that a lock \
+             could be granted twice. Compare SHOW CREATE TABLE {TABLE} with {}; and change the table, or drop it while \
+             no lock is held, or name another database.",
+            engine.definition()
+        )));
+    }
     if found.eq_ignore_ascii_case(engine.name()) {
         return Ok(());
     }

@@ -156,11 +156,11 @@ fn cluster(facts: &Facts) -> Finding {
             .mend("look at wsrep_cluster_status")
             .fatal();
     }
-    Finding::new(
-        "cluster",
-        Note,
-        format!("Galera with {nodes} nodes: a lock is granted once all nodes have certified it"),
-    )
+    let said = format!(
+        "Galera with {nodes} nodes, which can lose committed transactions: a lock may then be granted twice"
+    );
+    Finding::new("cluster", Warning, said)
+        .mend("name a server without Galera, or let the resource check the fence")
 }
 
 fn replicas(facts: &Facts) -> Option<Finding> {
@@ -235,7 +235,7 @@ mod tests {
         assert_eq!(verdict("durability", &[(flush, "1")]), Good);
         assert_eq!(verdict("packets", &[("max_allowed_packet", "1048576")]), Warning);
         assert_eq!(verdict("cluster", &[("wsrep_on", "ON")]), Bad);
-        assert_eq!(verdict("cluster", &[("wsrep_on", "ON"), ("wsrep_ready", "ON")]), Note);
+        assert_eq!(verdict("cluster", &[("wsrep_on", "ON"), ("wsrep_ready", "ON")]), Warning);
         assert_eq!(verdict("replicas", &[("slaves_connected", "1")]), Warning);
         assert_eq!(
             verdict("connections", &[("max_connections", "10"), ("threads_connected", "9")]),

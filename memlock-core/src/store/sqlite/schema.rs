@@ -72,6 +72,14 @@ CREATE TABLE containers (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
 const FORGET_OLD_BASE: &str =
     "DROP TRIGGER IF EXISTS old_base_add; DROP TRIGGER IF EXISTS old_base_set;";
 
+/// The triggers that reject numbers of an old base, in front of the number that is the least, and what
+/// is behind it.
+const OLD_BASE: [&str; 2] = [
+    "CREATE TRIGGER old_base_add BEFORE INSERT ON items WHEN NEW.number < ",
+    "CREATE TRIGGER old_base_set BEFORE UPDATE OF number ON items WHEN NEW.number < ",
+];
+const REJECT: &str = " BEGIN SELECT RAISE(ABORT, 'old base'); END";
+
 /// A suitable file.
 #[derive(Debug)]
 pub(super) struct File {
@@ -128,6 +136,7 @@ pub(super) fn prepare(
             create(transaction, &id, clock)?;
         } else {
             check(application, version)?;
+            check_tables(transaction)?;
             join(transaction, &id, clock)?;
         }
         let state = transaction.query_row(
@@ -143,10 +152,7 @@ pub(super) fn prepare(
     };
     match (half(0), half(1)) {
         (Some(first), Some(second)) => Ok(File { epoch: Epoch::new(first, second), base, horizon }),
-        _ => {
-            Err(Error::protocol("Its tables are not as memlock wrote them: name another file.")
-                .into())
-        }
+        _ => Err(changed().into()),
     }
 }
 
@@ -246,6 +252,44 @@ fn check(application: i64, version: i64) -> Result<()> {
     Ok(())
 }
 
+/// Checks the keys and the columns: without its key, two rows could stand for one lock. A view could run
+/// for ever, and a trigger change or hide what is stored.
+fn check_tables(transaction: &Transaction<'_>) -> std::result::Result<(), Problem> {
+    let are_ours: bool = transaction.query_row(
+        "SELECT count(*) = 13 AND (SELECT count(*) FROM sqlite_schema AS t, pragma_table_info(t.name)
+                WHERE t.name IN ('items', 'state', 'containers') AND pk > 0) = 3
+            AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name IN ('items', 'state', 'containers')
+                AND (type <> 'table' OR upper(sql) LIKE '%COLLATE%' OR upper(sql) LIKE '%ON CONFLICT%'))
+        FROM sqlite_schema AS t, pragma_table_info(t.name) AS c
+        WHERE (t.name, c.name, c.type, pk) IN (VALUES ('items', 'key', 'TEXT', 1),
+            ('items', 'value', 'BLOB', 0), ('items', 'number', 'INTEGER', 0),
+            ('items', 'expires', 'INTEGER', 0), ('items', 'wall', 'INTEGER', 0),
+            ('state', 'id', 'INTEGER', 1), ('state', 'name', 'BLOB', 0), ('state', 'boot', 'TEXT', 0),
+            ('state', 'base', 'INTEGER', 0), ('state', 'horizon', 'INTEGER', 0),
+            ('state', 'swept', 'TEXT', 0),
+            ('containers', 'number', 'INTEGER', 1), ('containers', 'id', 'TEXT', 0))",
+        [],
+        |row| row.get(0),
+    )?;
+    let mut triggers =
+        transaction.prepare("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")?;
+    let triggers = triggers.query_map([], |row| row.get::<_, String>(0))?;
+    for trigger in triggers {
+        let trigger = trigger?;
+        if !OLD_BASE.iter().any(|head| is_of_old_base_trigger(&trigger, head)) {
+            return Err(changed().into());
+        }
+    }
+    if are_ours { Ok(()) } else { Err(changed().into()) }
+}
+
+fn changed() -> Error {
+    Error::protocol(
+        "It is damaged: its tables are not as memlock wrote them. Stop what uses it, remove it and its -wal \
+         and -shm files, and start again; or name another file.",
+    )
+}
+
 /// Holders and waiters died with the host. Lists, and items that never expire, remain; the new
 /// clock starts from zero.
 fn begin_boot(transaction: &Transaction<'_>, clock: &BootClock) -> rusqlite::Result<()> {
@@ -274,12 +318,17 @@ fn raise_base(
     let (base, next) = (horizon.saturating_sub(clock.nanos()), horizon.saturating_add(STEP));
     transaction
         .execute("UPDATE state SET base = ?1, horizon = ?2 WHERE id = 1", params![base, next])?;
-    let reject = format!("WHEN NEW.number < {horizon} BEGIN SELECT RAISE(ABORT, 'old base'); END;");
     transaction.execute_batch(FORGET_OLD_BASE)?;
-    transaction.execute_batch(&format!(
-        "CREATE TRIGGER old_base_add BEFORE INSERT ON items {reject}
-         CREATE TRIGGER old_base_set BEFORE UPDATE OF number ON items {reject}"
-    ))
+    for head in OLD_BASE {
+        transaction.execute_batch(&format!("{head}{horizon}{REJECT}"))?;
+    }
+    Ok(())
+}
+
+/// Whether it is one of the triggers of [`raise_base`], as SQLite keeps their texts.
+fn is_of_old_base_trigger(text: &str, head: &str) -> bool {
+    let horizon = text.strip_prefix(head).and_then(|rest| rest.strip_suffix(REJECT));
+    horizon.is_some_and(|horizon| horizon.parse::<i64>().is_ok())
 }
 
 /// Whether a statement failed because another process has raised the base.

@@ -19,11 +19,38 @@ fn other_tables_and_other_layouts_are_damage_and_not_an_outage() {
         "UPDATE state SET base = 'x'",
         "PRAGMA user_version = 0",
         "PRAGMA user_version = -1",
+        // Without its key, a lock could have two rows.
+        "DROP TABLE items; CREATE TABLE items (key TEXT, value BLOB NOT NULL, number INTEGER NOT NULL, \
+         expires INTEGER, wall INTEGER)",
+        "DROP TABLE items; CREATE TABLE items (key TEXT, value BLOB NOT NULL, number INTEGER NOT NULL, \
+         expires INTEGER, wall INTEGER, PRIMARY KEY (key, number))",
+        "DROP TABLE items; CREATE TABLE items (key TEXT PRIMARY KEY, value BLOB NOT NULL, number REAL NOT NULL, \
+         expires INTEGER, wall INTEGER)",
+        "DROP TABLE items; CREATE VIEW items AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) \
+         SELECT n AS key, n AS value, n AS number, n AS expires, n AS wall FROM r",
+        "ALTER TABLE state RENAME TO s; CREATE VIEW state AS SELECT * FROM s",
+        "CREATE TRIGGER t AFTER INSERT ON items BEGIN UPDATE items SET expires = 0; END",
+        "CREATE TRIGGER old_base_add BEFORE INSERT ON items WHEN NEW.number < 1 BEGIN SELECT 1; \
+         SELECT RAISE(ABORT, 'old base'); END",
+        "CREATE TRIGGER old_base_set BEFORE INSERT ON items WHEN NEW.number < 1 BEGIN \
+         SELECT RAISE(ABORT, 'old base'); END",
+        "DROP TABLE containers; CREATE TABLE containers (a)",
+        "ALTER TABLE items RENAME TO i; CREATE TABLE items (key TEXT COLLATE NOCASE PRIMARY KEY, \
+         value BLOB NOT NULL, number INTEGER NOT NULL, expires INTEGER, wall INTEGER) WITHOUT ROWID",
     ] {
         let (kind, said) = after(change);
         assert!(kind == ErrorKind::Protocol && said.contains("It is damaged"), "{change}: {said}");
         assert!(!said.contains("SELECT") && !said.contains("INSERT"), "{said}");
     }
+}
+
+#[test]
+fn a_table_with_more_columns_and_indexes_is_used() {
+    let directory = Directory::new();
+    directory.used();
+    let more = "ALTER TABLE items ADD COLUMN note TEXT; CREATE INDEX ends ON items (expires)";
+    directory.sql().execute_batch(more).unwrap();
+    directory.used();
 }
 
 #[test]
