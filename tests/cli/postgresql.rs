@@ -40,7 +40,8 @@ fn commands_that_look_create_nothing_and_the_first_lock_does() {
 /// What the command prints is all that an administrator has to run.
 #[test]
 fn the_printed_schema_is_the_one_that_is_used() {
-    let server = Postgresql::shared();
+    // It changes the rights of the database.
+    let server = Postgresql::start();
     let url = url::with(&server.url(), "schema=Locks&durable=yes");
     let print = |url: &str| done(memlock_at("memory://x", &["doctor", "--print-schema", url]));
     let said = print(&url);
@@ -48,8 +49,9 @@ fn the_printed_schema_is_the_one_that_is_used() {
     server.sql(&said.out);
     server.sql(&said.out);
     server.sql("REVOKE ALL ON DATABASE postgres FROM public; CREATE ROLE plain LOGIN");
-    server.sql("GRANT CONNECT ON DATABASE postgres TO plain");
     let plain = url.replace("memlock@", "plain@");
+    run(&plain, &["run", "x", "true"]).ended(78).complains("GRANT CONNECT ON DATABASE");
+    server.sql("GRANT CONNECT ON DATABASE postgres TO plain");
     let said = run(&plain, &["run", "x", "true"]);
     assert_eq!(said.code, Some(78), "{said:?}");
     assert!(said.err.contains("'postgresql://?schema=Locks&durable=yes'"), "{said:?}");
@@ -90,6 +92,73 @@ fn doctor_names_the_session_that_makes_locks_slow_and_what_is_unfit() {
     assert_eq!(tables["verdict"], "bad", "{tables}");
     server.sql("ALTER ROLE examiner SET default_transaction_read_only = on");
     assert_eq!(finding_about(&url, "role")["verdict"], "bad");
+}
+
+/// `ls`, `show` and `doctor` are run by administrators, with more rights than those of programs.
+#[test]
+fn what_administrators_look_with_uses_no_functions_of_others() {
+    let server = Postgresql::shared();
+    server.shadow("shadows");
+    let url = schema(&server.url(), "of_clerk");
+    run(&url, &["run", "books", "true"]).ended(0);
+    server.sql(
+        "CREATE ROLE admin LOGIN SUPERUSER; ALTER ROLE admin SET search_path = shadows, pg_catalog; \
+         CREATE ROLE clerk LOGIN; ALTER ROLE clerk SET search_path = shadows, pg_catalog; \
+         ALTER SCHEMA of_clerk OWNER TO clerk; \
+         GRANT ALL ON ALL TABLES IN SCHEMA of_clerk TO clerk; \
+         GRANT ALL ON ALL SEQUENCES IN SCHEMA of_clerk TO clerk",
+    );
+    let of = |user: &str| url.replace("memlock@", &format!("{user}@"));
+    let (clerk, admin) = (of("clerk"), of("admin"));
+    let held = ["run", "books", "--", env!("CARGO_BIN_EXE_memlock"), "--url"];
+    for (user, args, code, says) in [
+        (&admin, &["ls"][..], 78, "is a superuser"),
+        (&admin, &["doctor"], 2, "functions run with all rights"),
+        (&clerk, &["ls"], 0, "books"),
+        (&clerk, &["show", "books"], 0, "state      held"),
+        (&clerk, &["release", "books", "--force", "--yes"], 79, "\"books\" on"),
+        (&clerk, &["doctor"], 0, "arrive"),
+    ] {
+        let said = run(&clerk, &[&held[..], &[user], args].concat());
+        assert!(format!("{}{}", said.out, said.err).contains(says), "{args:?}: {said:?}");
+        assert_eq!(said.code, Some(code), "{args:?}: {said:?}");
+    }
+    let intruders = || server.logged().matches("INTRUDER").count();
+    assert_eq!(intruders(), 0);
+    // The clerk, or what acts as one, could change what the superuser calls.
+    run(&admin, &["run", "x", "true"]).ended(78).complains("is a superuser");
+    let owner = finding_about(&admin, "owner");
+    assert!(owner["verdict"] == "bad" && owner["said"].as_str().unwrap().contains("clerk"));
+    assert_eq!(finding_about(&clerk, "owner")["verdict"], "ok");
+    // They are dangerous indeed.
+    server.sql("SET ROLE admin; SET search_path = shadows, pg_catalog; SELECT 1 + 1");
+    assert_eq!(intruders(), 1);
+}
+
+#[test]
+fn doctor_reports_functions_that_use_the_search_path_of_their_callers() {
+    let server = Postgresql::shared();
+    let url = schema(&server.url(), "changed");
+    run(&url, &["run", "x", "true"]).ended(0);
+    assert_eq!(finding_about(&url, "functions")["verdict"], "ok");
+    server.sql(
+        "CREATE ROLE user_of_changed LOGIN; GRANT USAGE ON SCHEMA changed TO user_of_changed; \
+         GRANT ALL ON ALL TABLES IN SCHEMA changed TO user_of_changed; \
+         GRANT ALL ON ALL SEQUENCES IN SCHEMA changed TO user_of_changed; \
+         ALTER FUNCTION changed.apply_1 RESET ALL",
+    );
+    let functions = finding_about(&url.replace("memlock@", "user_of_changed@"), "functions");
+    let print = "memlock doctor --print-schema 'postgresql://?schema=changed'";
+    assert!(functions["verdict"] == "bad", "{functions}");
+    assert!(functions["mend"].as_str().unwrap().contains(print), "{functions}");
+    // As it says.
+    server.sql(&done(memlock_at("memory://x", &["doctor", "--print-schema", &url])).out);
+    assert_eq!(finding_about(&url, "functions")["verdict"], "ok");
+    // The owner's own doctor takes a lock.
+    server.sql("ALTER FUNCTION changed.live_1 RESET ALL");
+    assert_eq!(finding_about(&url, "functions")["verdict"], "bad");
+    let is_mended = || (finding_about(&url, "functions")["verdict"] == "ok").then_some(());
+    assert!(poll_until(PATIENCE, is_mended).is_some());
 }
 
 /// As PostgreSQL's own programs take it.

@@ -273,6 +273,32 @@ def test_psycopg2(
     connection.close()
 
 
+def test_operators_of_others_are_not_used(postgres: Postgres, resource: str) -> None:
+    """They would run with the rights of this user."""
+    connection = postgres.connect()
+    cursor = connection.cursor()
+    cursor.execute("CREATE SCHEMA others")
+    for operator, kind in (("<=", "bigint"), ("=", "text")):
+        name = f"others.{kind}_alarm"
+        cursor.execute(
+            f"CREATE FUNCTION {name}({kind}, {kind}) RETURNS boolean LANGUAGE plpgsql"
+            " AS 'BEGIN RAISE ''called''; END'"
+        )
+        cursor.execute(
+            f"CREATE OPERATOR others.{operator} "
+            f"(FUNCTION = {name}, LEFTARG = {kind}, RIGHTARG = {kind})"
+        )
+    cursor.execute(memlock.fence_table_ddl("postgresql"))
+    cursor.execute("SET LOCAL search_path = others, pg_catalog, public")
+    for fence in (2, 3):
+        memlock.check_fence(connection, resource, fence)
+    with pytest.raises(memlock.Fenced, match="fence 3"):
+        memlock.check_fence(connection, resource, 2)
+    with pytest.raises(psycopg.errors.RaiseException, match="called"):
+        cursor.execute("SELECT 'a'::text = 'b'::text")
+    connection.close()
+
+
 @pytest.mark.parametrize("paramstyle", ["qmark", "named"])
 def test_paramstyles(paramstyle: str, sqlite: Sqlite, resource: str) -> None:
     connection = sqlite.connect()

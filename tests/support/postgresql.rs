@@ -102,6 +102,12 @@ impl Postgresql {
         self.try_sql(text).unwrap_or_else(|why| panic!("{text}: {why}"))
     }
 
+    /// Creates a schema of functions, operators, types and views that have the names of built-in
+    /// ones. The server logs a warning of an `INTRUDER` when one is used.
+    pub fn shadow(&self, schema: &str) {
+        self.sql(&include_str!("shadows.sql").replace("{schema}", schema));
+    }
+
     /// Stops it in good order, and waits until it is gone.
     pub fn stop(&self) {
         self.process.signal(libc::SIGINT);

@@ -46,14 +46,15 @@ _ON_CONFLICT = (
 )
 _RECORD = {
     "sqlite": _ON_CONFLICT,
-    "postgresql": _ON_CONFLICT,
+    # Not an operator that somebody has created in a schema of the search path.
+    "postgresql": _ON_CONFLICT.replace("<=", "OPERATOR(pg_catalog.<=)"),
     # Here the number of rows depends on the flags of the connection: the row must be read.
     "mysql": "INSERT INTO {table} (resource, fence) VALUES ({resource}, {fence})"
     " ON DUPLICATE KEY UPDATE fence = GREATEST(fence, VALUES(fence))",
 }
 _READ = {
     "sqlite": "SELECT fence FROM {table} WHERE resource = {resource}",
-    "postgresql": "SELECT fence FROM {table} WHERE resource = {resource}",
+    "postgresql": "SELECT fence FROM {table} WHERE resource OPERATOR(pg_catalog.=) {resource}",
     # A locking read sees what was committed last, also by REPEATABLE READ.
     "mysql": "SELECT fence FROM {table} WHERE resource = {resource} FOR UPDATE",
 }

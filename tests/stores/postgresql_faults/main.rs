@@ -6,6 +6,7 @@
 //! | `rows` | rows that others lock, drop or fill with other things; fences while many race |
 //! | `refusals` | servers, users and rights that are not fit |
 //! | `poolers` | PgBouncer in between |
+//! | `shadows` | others create functions and operators with the names of built-in ones |
 //! | `disks` | a full disk |
 //! | `encryption` | TLS |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -16,6 +17,7 @@ mod encryption;
 mod poolers;
 mod refusals;
 mod rows;
+mod shadows;
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 

@@ -16,10 +16,10 @@ use crate::{
 };
 
 /// A PgBouncer with two sessions for all clients of a place.
-struct Pgbouncer {
+pub(crate) struct Pgbouncer {
     process: ServerProcess,
     files: PathBuf,
-    url: String,
+    pub(crate) url: String,
 }
 
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Program for Settings {
 }
 
 impl Pgbouncer {
-    fn before(place: &Place<'_>, more: &'static str) -> Pgbouncer {
+    pub(crate) fn before(place: &Place<'_>, more: &'static str) -> Pgbouncer {
         let files: &Path = place.server.files();
         let files = files.with_extension(format!("bouncer-{}", place.name));
         let _ = fs::remove_dir_all(&files);
@@ -70,7 +70,7 @@ impl Pgbouncer {
         Pgbouncer { process, files, url }
     }
 
-    fn client(&self, parameters: &str) -> Client {
+    pub(crate) fn client(&self, parameters: &str) -> Client {
         connect(&url::with(&self.url, parameters))
     }
 

@@ -304,6 +304,30 @@ fn what_was_dropped_is_created_again_and_its_locks_are_lost() {
     }
 }
 
+/// Also by a client that comes later. The first attempt of one that is connected may find out.
+#[test]
+fn a_part_that_was_dropped_is_created_again_and_fences_rise() {
+    for part in ["TABLE memlock.life", "SEQUENCE memlock.numbers", "FUNCTION memlock.timeline_1"] {
+        let place = Place::on(shared());
+        let client = place.client("durable=no");
+        let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
+        let fence = lock.fence();
+        // The numbers of a life begin a second ahead of the clock.
+        let micros = "SELECT extract(epoch FROM clock_timestamp()) * 1000000 > ";
+        let is_past = || (place.server.sql(&format!("{micros}{fence}")) == "t").then_some(());
+        assert!(poll_until(PATIENCE, is_past).is_some());
+        place.server.sql(&format!("DROP {}", part.replace("memlock", &place.name)));
+        for client in [place.client("durable=no"), client] {
+            assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none(), "{part}");
+            let other = client.mutex("n", LEASE).unwrap().try_lock().unwrap().unwrap();
+            assert_safe!(other.fence() > fence, "{part}");
+        }
+        assert_eq!(lock.unlock().unwrap(), Release::Released, "{part}");
+        let next = place.client("durable=no").mutex("m", LEASE).unwrap().try_lock().unwrap();
+        assert_safe!(next.unwrap().fence() > fence, "{part}");
+    }
+}
+
 #[test]
 fn what_others_put_into_the_table_breaks_nothing() {
     let place = Place::on(shared());

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::introduction::{self, About};
+use super::about::{self, About};
 use super::login::login;
+use super::schema::literal;
 use super::settings::Settings;
 use super::wire::{Rows, Wire, nonsense};
 use super::{Postgresql, health};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
-use crate::name::hex;
 use crate::store::Failure;
 use crate::store::admin::{Admin, Content, Finding, Value};
 use crate::store::remote::{Address, Protocol};
@@ -37,7 +37,7 @@ impl Tool {
             let clock: Arc<dyn Clock> = Arc::new(SystemClock);
             let mut wire = Wire::new(settings.ssl.connect(address, None, &clock)?);
             let process = login(&mut wire, address, settings)?;
-            let about = introduction::about(&mut wire, settings)?;
+            let about = About::of(&mut wire, settings)?;
             Ok((wire, process, about))
         };
         let (wire, process, about) = open().map_err(|error| named(&title, error))?;
@@ -57,24 +57,19 @@ impl Tool {
     }
 
     fn ask(&mut self, text: &str) -> Result<Rows> {
-        introduction::ask(&mut self.wire, &self.settings, text)
-            .map_err(|error| named(&self.title, error))
+        about::ask(&mut self.wire, &self.settings, text).map_err(|error| named(&self.title, error))
     }
 
     /// The items' table, if there is one.
-    fn items(&self) -> Option<String> {
-        self.about.is_durable.map(|_| format!("{}.items", self.settings.schema.quoted()))
+    fn items(&self) -> Result<Option<String>> {
+        self.about.spare_superusers(&self.settings).map_err(|error| named(&self.title, error))?;
+        Ok(self.about.is_durable.map(|_| format!("{}.items", self.settings.schema.quoted())))
     }
 }
 
 /// Nothing is changed by a question.
 fn named(title: &str, error: Error) -> Error {
     Failure { error, sent: false }.of_read().during(format_args!("{title}"))
-}
-
-/// A key as a literal that means the same with all settings.
-fn literal(key: &str) -> String {
-    format!("convert_from(decode('{}', 'hex'), 'UTF8')", hex(key.as_bytes()))
 }
 
 fn bytes_of(text: &str) -> Option<Vec<u8>> {
@@ -95,7 +90,7 @@ impl Admin for Tool {
     }
 
     fn keys(&mut self, wanted: &dyn Fn(&str) -> bool) -> Result<Vec<String>> {
-        let Some(items) = self.items() else { return Ok(Vec::new()) };
+        let Some(items) = self.items()? else { return Ok(Vec::new()) };
         let (mut keys, mut last) = (Vec::new(), "''".to_owned());
         loop {
             let rows = self.ask(&format!(
@@ -121,7 +116,7 @@ impl Admin for Tool {
     }
 
     fn values(&mut self, keys: &[String]) -> Result<Vec<Option<Value>>> {
-        let Some(items) = self.items() else { return Ok(vec![None; keys.len()]) };
+        let Some(items) = self.items()? else { return Ok(vec![None; keys.len()]) };
         let mut values = Vec::with_capacity(keys.len());
         for some in keys.chunks(VALUES_AT_ONCE) {
             let wanted: Vec<String> = some
@@ -177,6 +172,5 @@ mod tests {
         for bad in ["6g", "ä"] {
             assert_eq!(bytes_of(bad), None, "{bad}");
         }
-        assert_eq!(literal("a'b"), "convert_from(decode('612762', 'hex'), 'UTF8')");
     }
 }

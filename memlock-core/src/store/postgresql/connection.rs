@@ -71,7 +71,8 @@ impl Connection {
         // Less than this client waits for the reply, which then says why.
         let patience = address.settings.io_timeout.mul_f64(0.75).as_millis().max(1);
         let row_patience = i32::try_from(patience).unwrap_or(i32::MAX);
-        let introduction = introduction::introduce(&mut wire, settings, process, row_patience)?;
+        let introduction =
+            introduction::introduce(&mut wire, settings, process, row_patience, address)?;
         Ok(Connection {
             wire,
             settings: Arc::clone(settings),

@@ -45,13 +45,21 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
     match said.code.as_str() {
         "28P01" | "28000" => Error::config(format!(
             "The server does not let the user {user:?} in ({}): check user, password and pg_hba.conf.",
-            shown(said)
+            shown(&said.text)
         )),
-        "3D000" => Error::config(format!("There is no such database there ({}).", shown(said))),
+        "3D000" => {
+            Error::config(format!("There is no such database there ({}).", shown(&said.text)))
+        }
+        // At the login.
+        "42501" if said.is_fatal => Error::config(format!(
+            "The server does not let the user {user:?} in ({}): GRANT CONNECT ON DATABASE … TO \"{}\"",
+            shown(&said.text),
+            user.replace('"', "\"\"")
+        )),
         "42501" => Error::config(format!(
             "The user {user:?} lacks a right that locks need ({}). Have somebody who may run what `{}` prints, \
              and then: {}",
-            shown(said),
+            shown(&said.text),
             schema.print_command(),
             schema.grants(user)
         )),
@@ -81,15 +89,22 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
         "42P01" | "42883" | "3F000" => unreachable(&format!(
             "Something is missing in the schema {name:?}: it was dropped meanwhile. The next attempt creates it."
         )),
-        "08P01" => unreachable(&format!("The server or a pooler reports: {}", shown(said))),
-        "0A000" if said.text.contains("SSL") => Error::config(shown(said)),
-        code => Error::protocol(format!("The server reports the error {code:?}: {}", shown(said))),
+        "42725" => Error::config(format!(
+            "Somebody has created another function with the name of one of memlock's in the schema {name:?} ({}): \
+             drop it, and let nobody else create something there.",
+            shown(&said.text)
+        )),
+        "08P01" => unreachable(&format!("The server or a pooler reports: {}", shown(&said.text))),
+        "0A000" if said.text.contains("SSL") => Error::config(shown(&said.text)),
+        code => {
+            Error::protocol(format!("The server reports the error {code:?}: {}", shown(&said.text)))
+        }
     }
 }
 
-/// The server's text, for one line of a message.
-fn shown(said: &Complaint) -> String {
-    let text: String = said.text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+/// A text of the server's, for one line of a message.
+pub(super) fn shown(text: &str) -> String {
+    let text: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     text.trim_end_matches('.').to_owned()
 }
 
@@ -105,6 +120,7 @@ mod tests {
             ("3D000", "database \"x\" does not exist", ErrorKind::Config, "\"x\""),
             ("42501", "permission denied", ErrorKind::Config, "GRANT USAGE ON SCHEMA \"memlock\""),
             ("25006", "cannot execute UPDATE", ErrorKind::Unreachable, "primary"),
+            ("42725", "function live_1() is not unique", ErrorKind::Config, "drop it"),
             ("53100", "could not extend file", ErrorKind::Protocol, "full"),
             (
                 "55P03",

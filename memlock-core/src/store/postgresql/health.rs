@@ -1,6 +1,7 @@
 //! Whether a PostgreSQL is fit for locks.
 
-use super::introduction::About;
+use super::about::About;
+use super::errors;
 use super::schema::Schema;
 use super::wire::Rows;
 use crate::store::admin::Finding;
@@ -82,7 +83,7 @@ impl Facts {
 }
 
 pub(super) fn all(about: &About, facts: &Facts, is_direct: bool, schema: &Schema) -> Vec<Finding> {
-    vec![
+    let mut found = vec![
         Finding::new("version", Good, format!("PostgreSQL {}", facts.version.escape_debug())),
         role(about),
         tables(about, schema),
@@ -91,7 +92,57 @@ pub(super) fn all(about: &About, facts: &Facts, is_direct: bool, schema: &Schema
         snapshots(facts),
         pooler(is_direct),
         connections(facts),
-    ]
+    ];
+    if about.is_durable.is_some() {
+        found.push(functions(about, schema));
+    }
+    if about.is_durable.is_some() || about.strangers.is_some() {
+        found.push(owner(about));
+    }
+    found
+}
+
+fn functions(about: &About, schema: &Schema) -> Finding {
+    if !about.is_whole {
+        return Finding::new(
+            "functions",
+            Note,
+            "or tables are missing: the next lock creates them, if its user may",
+        );
+    }
+    if about.is_current {
+        return Finding::new("functions", Good, "look up names in pg_catalog alone");
+    }
+    let said = "are of an earlier memlock, or were changed: users who may create functions in a schema of \
+                the search path of memlock's users can have them run with the rights of these";
+    Finding::new("functions", Bad, said).mend(if about.may_upgrade {
+        "nothing: the next lock that is taken with this URL replaces them. Run doctor again"
+            .to_owned()
+    } else {
+        schema.how_to_upgrade()
+    })
+}
+
+fn owner(about: &About) -> Finding {
+    if let Some(strangers) = &about.superusers_strangers {
+        let strangers = errors::shown(strangers);
+        let said = format!(
+            "{strangers} could have functions run with all rights: this user is, or can become, a superuser, and is \
+             refused locks"
+        );
+        return Finding::new("owner", Bad, said).mend("log in as another user").fatal();
+    }
+    let Some(strangers) = &about.strangers else {
+        let said =
+            "is this user, a role that it is a member of, an owner of the database, or a superuser";
+        return Finding::new("owner", Good, said);
+    };
+    let said = format!(
+        "{} can have functions run with the rights of memlock's users, and is neither this user, nor an owner of \
+         the database, nor a superuser: it must be trusted as much",
+        errors::shown(strangers)
+    );
+    Finding::new("owner", Note, said)
 }
 
 fn role(about: &About) -> Finding {
@@ -230,17 +281,11 @@ mod tests {
         assert_eq!(replicas(&Facts { replicas: 1, ..facts() }).verdict, Warning);
         let verdict = |facts: &Facts, is_durable| -> Verdict {
             let schema = Schema::new("memlock", is_durable).unwrap();
-            let about = [
-                "7",
-                "f",
-                "150000",
-                "off",
-                "read committed",
-                if is_durable { "p" } else { "u" },
-                "t",
-            ];
+            let kind = if is_durable { "p" } else { "u" };
             let about =
-                About::parse(vec![about.map(|text| Some(text.to_owned())).to_vec()]).unwrap();
+                ["7", "f", "150000", "off", "read committed", kind, "", "", "", "t", "t", "t"];
+            let about = about.map(|text| Some(text.to_owned()).filter(|text| !text.is_empty()));
+            let about = About::parse(vec![about.to_vec()]).unwrap();
             disk(&about, facts, &schema).verdict
         };
         let lax = Facts { fsync: "off".to_owned(), ..facts() };

@@ -1,14 +1,15 @@
-//! What a server tells about itself, whether it is suitable for locks, and the settings of the
-//! session.
+//! Whether a server is suitable for locks, the schema, and the settings of the session.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use super::errors;
+use super::about::{About, ask, asked};
 use super::settings::Settings;
-use super::wire::{Complaint, Rows, Wire, nonsense};
+use super::wire::{SEARCH_PATH, Wire, nonsense};
+use super::{errors, promises};
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::remote::Reading;
-use crate::store::{Epoch, Failure};
+use crate::store::Epoch;
+use crate::store::remote::{Address, Reading};
 
 /// The oldest version that is supported, as `server_version_num`.
 const OLDEST: u32 = 120_000;
@@ -35,50 +36,6 @@ pub(super) struct Introduction {
     pub(super) is_direct: bool,
 }
 
-/// The first columns are for a connection, and the last ones for tools.
-pub(super) fn questions(schema: &str) -> String {
-    format!(
-        "SELECT pg_backend_pid(), pg_is_in_recovery(), current_setting('server_version_num'),
-            current_setting('transaction_read_only'), current_setting('transaction_isolation'),
-            (SELECT relpersistence FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
-                WHERE nspname = '{schema}' AND relname = 'items'),
-            (SELECT count(DISTINCT proname) FROM pg_proc AS p
-                JOIN pg_namespace AS n ON n.oid = p.pronamespace
-                WHERE nspname = '{schema}'
-                AND proname IN ('timeline_1', 'live_1', 'apply_1', 'run_1')) = 4"
-    )
-}
-
-/// The answers to [`questions`].
-#[derive(Debug)]
-pub(super) struct About {
-    pub(super) process: i32,
-    pub(super) is_standby: bool,
-    pub(super) version: u32,
-    pub(super) is_read_only: bool,
-    isolation: String,
-    /// Whether the tables are logged; `None` if there are none.
-    pub(super) is_durable: Option<bool>,
-    pub(super) is_whole: bool,
-}
-
-impl About {
-    pub(super) fn parse(rows: Rows) -> Option<About> {
-        let [row] = <[_; 1]>::try_from(rows).ok()?;
-        let [process, standby, version, read_only, isolation, persistence, whole] =
-            <[Option<String>; 7]>::try_from(row).ok()?;
-        Some(About {
-            process: process?.parse().ok()?,
-            is_standby: standby? == "t",
-            version: version?.parse().ok()?,
-            is_read_only: read_only? == "on",
-            isolation: isolation?,
-            is_durable: persistence.map(|kind| kind == "p"),
-            is_whole: whole? == "t",
-        })
-    }
-}
-
 /// Examines the server, creates the schema if it is missing, and sets up the session. `process`: as
 /// the login told it. `row_patience`: for how long a row may be locked by others.
 pub(super) fn introduce(
@@ -86,19 +43,23 @@ pub(super) fn introduce(
     settings: &Settings,
     process: i32,
     row_patience: i32,
+    address: &Address,
 ) -> Result<Introduction> {
     let schema = &settings.schema;
-    let about = about(wire, settings)?;
+    let mut about = About::of(wire, settings)?;
     let is_direct = about.process == process;
-    check(&about, is_direct)?;
-    if !about.is_whole || about.is_durable.is_none() {
-        create(wire, settings)?;
+    check(&about, is_direct, settings)?;
+    if !about.is_whole {
+        asked(schema.create(wire), settings)?;
+        // Meanwhile others may have created a part of it.
+        about = About::of(wire, settings)?;
+        check(&about, is_direct, settings)?;
     }
-    let is_durable = match about.is_durable {
-        Some(kind) => Some(kind),
-        None => self::about(wire, settings)?.is_durable,
-    };
-    if is_durable != Some(schema.is_durable) {
+    if !about.is_current {
+        let title = (!is_direct).then(|| address.title(promises::SERVER));
+        upgrade(wire, settings, &about, title)?;
+    }
+    if about.is_durable != Some(schema.is_durable) {
         return Err(another_kind(settings));
     }
     let sent = wire.socket.clock().now();
@@ -113,12 +74,13 @@ pub(super) fn introduce(
         true => "coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on')",
         false => "'off'",
     };
+    // The search path is for functions of an earlier revision.
     let text = format!(
-        "BEGIN ISOLATION LEVEL READ COMMITTED;
-        SELECT {}.live_1(), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {}, {}, {},
-            {};
-        COMMIT",
+        "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;
+        SELECT {}.live_1(), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, {}, {}, {}, {},
+            {}",
         schema.quoted(),
+        set("search_path", format!("'{SEARCH_PATH}'")),
         set("lock_timeout", format!("'{row_patience}'")),
         set("default_transaction_isolation", "'read committed'".to_owned()),
         set("synchronous_commit", commits.to_owned()),
@@ -131,49 +93,57 @@ pub(super) fn introduce(
     };
     let life = Life(number(0)?);
     let shown = Duration::from_micros(u64::try_from(number(1)?).map_err(|_| nonsense())?);
-    let config = row.get(5).and_then(Option::as_ref).map(|text| text.clone().into_bytes());
+    let config = row.get(6).and_then(Option::as_ref).map(|text| text.clone().into_bytes());
     Ok(Introduction { life, time: Reading { shown, sent }, config, is_direct })
 }
 
-pub(super) fn about(wire: &mut Wire, settings: &Settings) -> Result<About> {
-    let rows = ask(wire, settings, &questions(settings.schema.name()))?;
-    About::parse(rows).ok_or_else(nonsense)
-}
-
-/// Runs statements; an error of the server is an error.
-pub(super) fn ask(wire: &mut Wire, settings: &Settings, text: &str) -> Result<Rows> {
-    asked(wire.query(text), settings)
-}
-
-fn create(wire: &mut Wire, settings: &Settings) -> Result<()> {
-    asked(settings.schema.create(wire), settings)
-}
-
-fn asked<T>(
-    answer: std::result::Result<std::result::Result<T, Complaint>, Failure>,
+/// Replaces functions of an earlier revision, if the user may. Locks do not depend on it. `pooled`: the
+/// title of a server behind a pooler. Where there is none, the session has another search path.
+fn upgrade(
+    wire: &mut Wire,
     settings: &Settings,
-) -> Result<T> {
-    let answer = answer.map_err(|failure| failure.error)?;
-    answer.map_err(|said| errors::of(&said, &settings.schema, &settings.user))
+    about: &About,
+    pooled: Option<String>,
+) -> Result<()> {
+    let schema = &settings.schema;
+    let why = if about.may_upgrade {
+        match schema.upgrade(wire).map_err(|failure| failure.error)? {
+            Ok(true) => return Ok(()),
+            Ok(false) => "Another session is replacing them, or keeps others from that.".to_owned(),
+            Err(said) => format!("They could not be replaced now ({}).", errors::shown(&said.text)),
+        }
+    } else {
+        let how = schema.how_to_upgrade();
+        format!("The user {:?} may not replace them. {how}", settings.user)
+    };
+    if let Some(title) = pooled
+        && !settings.has_warned.swap(true, Ordering::Relaxed)
+    {
+        log::warn!(
+            "{title}: the functions in the schema {:?} of the database {:?} are of an earlier memlock. Users who may create functions in a schema of the search path can have them run with the rights of this \
+             user, behind a pooler. {why}",
+            schema.name(),
+            settings.database
+        );
+    }
+    Ok(())
 }
 
-fn check(about: &About, is_direct: bool) -> Result<()> {
+fn check(about: &About, is_direct: bool, settings: &Settings) -> Result<()> {
     if about.version < OLDEST {
         return Err(Error::protocol(format!(
             "The server is PostgreSQL {}, and memlock needs 12 or later: upgrade it.",
             about.version / 10_000
         )));
     }
-    if about.is_standby || about.is_read_only {
-        let what = if about.is_standby {
-            "The server is a standby"
-        } else {
-            "The server takes no writes of this user (default_transaction_read_only)"
-        };
-        return Err(Error::new(
-            ErrorKind::Unreachable,
-            format!("{what}: name the primary in the URL."),
-        ));
+    if about.is_standby {
+        let text = "The server is a standby: name the primary in the URL.";
+        return Err(Error::new(ErrorKind::Unreachable, text));
+    }
+    if about.is_read_only {
+        let text = "The server takes no writes of this user: default_transaction_read_only is on. Name the primary in \
+                    the URL, or turn that off for the user.";
+        return Err(Error::new(ErrorKind::Unreachable, text));
     }
     if !is_direct && about.isolation != "read committed" {
         return Err(Error::config(format!(
@@ -182,7 +152,7 @@ fn check(about: &About, is_direct: bool) -> Result<()> {
             about.isolation
         )));
     }
-    Ok(())
+    about.spare_superusers(settings)
 }
 
 fn another_kind(settings: &Settings) -> Error {
@@ -202,24 +172,34 @@ fn another_kind(settings: &Settings) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::url::Url;
 
-    fn about(standby: &str, version: &str, read_only: &str, isolation: &str) -> About {
-        let row = ["7", standby, version, read_only, isolation, "u", "t"];
-        About::parse(vec![row.map(|text| Some(text.to_owned())).to_vec()]).unwrap()
+    fn settings() -> Settings {
+        let mut url = Url::parse("postgresql://u@h/d").unwrap();
+        Settings::take(&mut url).unwrap().0
+    }
+
+    fn about(columns: [&str; 4]) -> About {
+        let [standby, version, read_only, isolation] = columns;
+        let row = ["7", standby, version, read_only, isolation, "u", "", "", "", "t", "t", "f"];
+        let text = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+        About::parse(vec![row.map(text).to_vec()]).unwrap()
     }
 
     #[test]
     fn unsuitable_servers_are_refused_with_a_reason() {
-        let good = about("f", "150018", "off", "read committed");
-        assert!(check(&good, false).is_ok() && good.is_durable == Some(false) && good.is_whole);
-        assert!(check(&about("f", "150018", "off", "serializable"), true).is_ok());
-        for (unfit, why) in [
-            (about("t", "150018", "on", "read committed"), "standby"),
-            (about("f", "150018", "on", "read committed"), "default_transaction_read_only"),
-            (about("f", "110022", "off", "read committed"), "12"),
-            (about("f", "150018", "off", "serializable"), "isolation"),
+        let good = about(["f", "150018", "off", "read committed"]);
+        assert!(check(&good, false, &settings()).is_ok() && good.is_durable == Some(false));
+        assert!(good.is_whole && good.is_current && !good.may_upgrade);
+        let strict = about(["f", "150018", "off", "serializable"]);
+        assert!(check(&strict, true, &settings()).is_ok());
+        for (columns, why) in [
+            (["t", "150018", "on", "read committed"], "standby"),
+            (["f", "150018", "on", "read committed"], "default_transaction_read_only"),
+            (["f", "110022", "off", "read committed"], "12"),
+            (["f", "150018", "off", "serializable"], "isolation"),
         ] {
-            let error = check(&unfit, false).unwrap_err().to_string();
+            let error = check(&about(columns), false, &settings()).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
         }
         assert!(About::parse(Vec::new()).is_none());

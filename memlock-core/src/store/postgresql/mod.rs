@@ -13,14 +13,16 @@
 //! | `wire` | messages of the protocol |
 //! | `ssl` | TLS, as `sslmode` says |
 //! | `login` | the startup message, and the password |
+//! | `about` | what a server tells about itself and the schema |
 //! | `introduction` | what a server must be, and the settings of a session |
-//! | `schema`, `schema.sql` | the tables and functions |
+//! | `schema`, `tables.sql`, `functions.sql` | the tables and functions |
 //! | `request` | operations to parameters of the functions, and their replies back |
 //! | `connection` | one connection: a batch to calls |
 //! | `errors` | errors that the server reports, and what to do |
 //! | `admin`, `health` | the requests of tools |
 //! | `promises` | what locks in a PostgreSQL promise |
 
+mod about;
 #[cfg(feature = "admin")]
 mod admin;
 mod connection;

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::name::Key;
 use crate::store::{Epoch, Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
 
-/// The numbers of operations, as in `schema.sql`.
+/// The numbers of operations, as in `functions.sql`.
 const ADD: i32 = 1;
 const GET: i32 = 2;
 const COMPARE_AND_SET: i32 = 3;
@@ -29,11 +29,11 @@ pub(super) const ANOTHER_LIFE: i32 = 10;
 
 /// The types of parameters, and of arrays of them.
 const INTEGER: (u32, u32) = (23, 1007);
-const TEXT: (u32, u32) = (25, 1009);
-const BYTEA: (u32, u32) = (17, 1001);
-const BIGINT: (u32, u32) = (20, 1016);
+pub(super) const TEXT: (u32, u32) = (25, 1009);
+pub(super) const BYTEA: (u32, u32) = (17, 1001);
+pub(super) const BIGINT: (u32, u32) = (20, 1016);
 const INTERVAL: (u32, u32) = (1186, 1187);
-const TIMESTAMPTZ: (u32, u32) = (1184, 1185);
+pub(super) const TIMESTAMPTZ: (u32, u32) = (1184, 1185);
 
 /// Microseconds from 1970 to 2000, where PostgreSQL's time begins.
 pub(super) const YEAR_2000: i64 = 946_684_800_000_000;
@@ -163,6 +163,9 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(micros).unwrap_or(FARTHEST).min(FARTHEST)
 }
 
+/// The types of what a batch returns.
+pub(super) const RETURNED: [u32; 5] = [INTEGER.1, BIGINT.1, BYTEA.1, TIMESTAMPTZ.1, TIMESTAMPTZ.1];
+
 /// The text of the statement for one operation, and its parameters' types.
 pub(super) fn apply(schema: &str) -> (String, Vec<u32>) {
     let text = format!("SELECT {schema}.apply_1($1, $2, $3, $4, $5, $6, $7, $8, $9)");
@@ -172,8 +175,10 @@ pub(super) fn apply(schema: &str) -> (String, Vec<u32>) {
 
 /// The same for a batch.
 pub(super) fn run(schema: &str) -> (String, Vec<u32>) {
+    // With the types, no other procedure of the name can be meant.
     let text = format!(
-        "CALL {schema}.run_1($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL, NULL, NULL, NULL, NULL)"
+        "CALL {schema}.run_1($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL::integer[], NULL::bigint[], \
+         NULL::pg_catalog.bytea[], NULL::pg_catalog.timestamptz[], NULL::pg_catalog.timestamptz[])"
     );
     let types = [INTEGER, TEXT, BYTEA, BIGINT, INTERVAL, TIMESTAMPTZ].map(|(_, array)| array);
     (text, types.into_iter().chain([INTEGER.0, TEXT.0, BIGINT.0]).collect())
@@ -393,7 +398,7 @@ mod tests {
         }
     }
 
-    /// As the table in `schema.sql` has them. Another answer leaves open whether anything was changed.
+    /// As the table in `functions.sql` has them. Another answer leaves open whether anything was changed.
     #[test]
     fn an_operation_has_no_answer_of_another_one() {
         let key = &crate::name::Keyspace::default().lock(b"x");

@@ -1,12 +1,21 @@
-//! The schema: its text, and its creation at first use.
+//! The schema: its text, its creation at first use, and the upgrade of its functions.
 
-use super::wire::{Complaint, Wire};
+use super::request;
+use super::wire::{Complaint, Rows, Wire};
 use crate::hash::fnv1a;
 use crate::name::{Key, hex};
 use crate::store::Failure;
 
 /// The text, with the places of the schema's name and of the kind of the tables.
-const SCHEMA: &str = include_str!("schema.sql");
+const TABLES: &str = include_str!("tables.sql");
+const FUNCTIONS: &str = include_str!("functions.sql");
+
+/// The revision of the functions' bodies, which is in the first line of each. A later one has the
+/// same interface.
+pub(super) const REVISION: i32 = 2;
+
+/// For how many milliseconds a function may be locked by others that is to be replaced.
+const UPGRADE_PATIENCE: u32 = 100;
 
 /// A schema's name, and whether its tables are logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,7 +45,8 @@ impl Schema {
     /// The statements that create it, for somebody who may.
     pub(super) fn text(&self) -> String {
         let unlogged = if self.is_durable { "" } else { " UNLOGGED" };
-        SCHEMA.replace("{schema}", &self.quoted()).replace(" {unlogged}", unlogged)
+        let tables = TABLES.replace(" {unlogged}", unlogged);
+        format!("{tables}\n{FUNCTIONS}").replace("{schema}", &self.quoted())
     }
 
     /// The command that prints the text.
@@ -47,6 +57,27 @@ impl Schema {
             (name, true) => format!("schema={name}&durable=yes"),
         };
         format!("memlock doctor --print-schema 'postgresql://?{parameters}'")
+    }
+
+    /// How functions of an earlier revision are replaced.
+    pub(super) fn how_to_upgrade(&self) -> String {
+        format!(
+            "Have a superuser run what `{}` prints, or an owner of the functions who may create objects in the \
+             schema.",
+            self.print_command()
+        )
+    }
+
+    /// The functions as rows of names and types of parameters, in a list of SQL.
+    pub(super) fn functions(&self) -> String {
+        let types = |types: &[u32]| types.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let (apply, run) = (request::apply("").1, request::run("").1);
+        let run = [run, request::RETURNED.to_vec()].concat();
+        format!(
+            "('timeline_1', ''), ('live_1', ''), ('apply_1', '{}'), ('run_1', '{}')",
+            types(&apply),
+            types(&run)
+        )
     }
 
     /// The statements that let a user use it.
@@ -63,21 +94,22 @@ impl Schema {
     pub(super) fn reading(&self, key: &Key) -> String {
         format!(
             "(SELECT encode(value, 'escape') FROM {}.items \
-             WHERE key = convert_from(decode('{}', 'hex'), 'UTF8') AND expires > clock_timestamp())",
+             WHERE key = {} AND expires > clock_timestamp())",
             self.quoted(),
-            hex(key.as_str().as_bytes()),
+            literal(key.as_str()),
         )
     }
 
     /// The statement that removes an item whose value begins so, in a transaction of somebody else's.
-    /// Without quotes, backslashes and percent signs in its literals: it may be run by any client
-    /// library, with any settings.
+    /// Without quotes, backslashes and percent signs in its literals, and with the schema of each
+    /// function and operator: it may be run by any client library, with any settings.
     pub(super) fn removal(&self, key: &Key, start: &[u8]) -> String {
         format!(
-            "UPDATE {}.items SET expires = '-infinity' WHERE key = convert_from(decode('{}', 'hex'), 'UTF8') \
-             AND substr(value, 1, {}) = decode('{}', 'hex') AND expires > clock_timestamp()",
+            "UPDATE {}.items SET expires = '-infinity' WHERE key OPERATOR(pg_catalog.=) {} \
+             AND pg_catalog.substr(value, 1, {}) OPERATOR(pg_catalog.=) pg_catalog.decode('{}', 'hex') \
+             AND expires OPERATOR(pg_catalog.>) pg_catalog.clock_timestamp()",
             self.quoted(),
-            hex(key.as_str().as_bytes()),
+            literal(key.as_str()),
             start.len(),
             hex(start),
         )
@@ -89,13 +121,43 @@ impl Schema {
         &self,
         wire: &mut Wire,
     ) -> std::result::Result<std::result::Result<(), Complaint>, Failure> {
-        let lock = fnv1a(format!("memlock {}", self.name).as_bytes()) as i64;
         let text = format!(
-            "BEGIN ISOLATION LEVEL READ COMMITTED;\nSELECT pg_advisory_xact_lock({lock});\n{}COMMIT;",
+            "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\n\
+             SELECT pg_advisory_xact_lock({});\n{}",
+            self.turn(),
             self.text()
         );
         Ok(wire.query(&text)?.map(|_| ()))
     }
+
+    /// Replaces the functions by those of this revision. Returns whether it did: another session may do
+    /// so, and has the advisory lock; or keeps a function locked.
+    pub(super) fn upgrade(
+        &self,
+        wire: &mut Wire,
+    ) -> std::result::Result<std::result::Result<bool, Complaint>, Failure> {
+        let turn = self.turn();
+        let functions = FUNCTIONS.replace("{schema}", &self.quoted());
+        let text = format!(
+            "SET LOCAL lock_timeout = {UPGRADE_PATIENCE};\n\
+             SELECT pg_try_advisory_xact_lock({turn});\n\
+             DO $do$ BEGIN IF pg_try_advisory_xact_lock({turn}) THEN\n\
+             EXECUTE $upgrade${functions}$upgrade$; END IF; END $do$"
+        );
+        let is_true =
+            |rows: Rows| rows.first().and_then(|row| row.first()?.as_deref()) == Some("t");
+        Ok(wire.query(&text)?.map(is_true))
+    }
+
+    /// The advisory lock of clients that create or replace something.
+    fn turn(&self) -> i64 {
+        fnv1a(format!("memlock {}", self.name).as_bytes()) as i64
+    }
+}
+
+/// A key as a literal that means the same with all settings.
+pub(super) fn literal(key: &str) -> String {
+    format!("pg_catalog.convert_from(pg_catalog.decode('{}', 'hex'), 'UTF8')", hex(key.as_bytes()))
 }
 
 #[cfg(test)]
@@ -110,6 +172,8 @@ mod tests {
         let durable = Schema::new("memlock", true).unwrap().text();
         assert!(durable.contains("CREATE TABLE IF NOT EXISTS \"memlock\".items"));
         assert!(!durable.contains("UNLOGGED"));
+        let revision = format!("AS $body$ -- Revision {REVISION}\n");
+        assert_eq!(text.matches(&revision).count(), text.matches("$body$").count() / 2);
         for bad in ["", "a b", "a\"b", "ä", &"x".repeat(64)] {
             assert_eq!(Schema::new(bad, false), None);
         }

@@ -1,6 +1,7 @@
 //! User, password, database and parameters; and the places of the servers.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 
 use super::passwords;
 use super::schema::Schema;
@@ -27,6 +28,8 @@ pub(super) struct Settings {
     /// The item in which all clients of a server agree on the guard; `None`: the tables are logged,
     /// so that nothing is forgotten.
     pub(super) config: Option<Key>,
+    /// Whether it was logged that functions of an earlier memlock cannot be replaced.
+    pub(super) has_warned: AtomicBool,
 }
 
 impl Settings {
@@ -87,6 +90,7 @@ impl Settings {
             ssl: Ssl::take(url)?,
             user,
             database,
+            has_warned: AtomicBool::new(false),
         };
         if [&settings.user, &settings.database].iter().any(|text| text.contains('\0')) {
             return Err(bad(url, "has a %00"));

@@ -7,6 +7,11 @@ use crate::error::{Error, Result};
 use crate::store::Failure;
 use crate::store::remote::{Patience, Socket};
 
+/// The only schemas in which names are looked up. In others, such as `public` before PostgreSQL 15,
+/// everybody may create functions and operators: one with a built-in name that suits the arguments
+/// better would be called instead, and run with the rights of memlock's user.
+pub(super) const SEARCH_PATH: &str = "pg_catalog, pg_temp";
+
 /// No message of a server that memlock uses is longer: the values of one call, and what is around
 /// them.
 const LONGEST: usize = 300 * 1024 * 1024;
@@ -102,13 +107,15 @@ impl Wire {
         self.socket.consume(frame.length);
     }
 
-    /// Runs statements by the simple protocol. Returns the rows of all of them.
+    /// Runs statements by the simple protocol, in one transaction, in which names are looked up in
+    /// [`SEARCH_PATH`]. Returns the rows of all of them.
     pub(super) fn query(
         &mut self,
         text: &str,
     ) -> std::result::Result<std::result::Result<Rows, Complaint>, Failure> {
         let unsent = |error| Failure { error, sent: false };
-        frontend::query(text, &mut self.out).map_err(|_| unsent(unwritable()))?;
+        let text = format!("SET LOCAL search_path = {SEARCH_PATH};\n{text}");
+        frontend::query(&text, &mut self.out).map_err(|_| unsent(unwritable()))?;
         self.send()?;
         let mut patience = Patience::default();
         let mut rows = Rows::new();

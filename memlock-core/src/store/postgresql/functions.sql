@@ -1,30 +1,10 @@
--- memlock's locks in PostgreSQL. Run this once if memlock's own user may not create a schema.
-CREATE SCHEMA IF NOT EXISTS {schema};
-
--- The numbers of versions and fences. This sequence is always logged, so that a crash does not take
--- numbers back.
-CREATE SEQUENCE IF NOT EXISTS {schema}.numbers;
-
--- One row for each item. An item that was removed keeps its row, with an end in the past, until a
--- sweep deletes it: a lock that is taken again is an update in place.
-CREATE {unlogged} TABLE IF NOT EXISTS {schema}.items (
-    key text COLLATE "C" PRIMARY KEY,
-    value bytea NOT NULL,
-    version bigint NOT NULL,
-    expires timestamptz NOT NULL
-) WITH (fillfactor = 50);
-
--- One row: the life of the items. A crash that empties the table of the items empties this one, too.
-CREATE {unlogged} TABLE IF NOT EXISTS {schema}.life (
-    one boolean PRIMARY KEY DEFAULT true CHECK (one),
-    id bigint NOT NULL,
-    timeline text NOT NULL,
-    -- The last key that a sweep examined.
-    swept text COLLATE "C" NOT NULL DEFAULT ''
-);
+-- Functions and operators of PostgreSQL are looked up in pg_catalog alone: a caller's search path may
+-- name schemas in which others have created functions and operators of the same names, which would
+-- run with the caller's rights. A client replaces functions of an earlier revision.
 
 -- The timeline of the server: another one after a failover. Empty if the server does not tell.
-CREATE OR REPLACE FUNCTION {schema}.timeline_1() RETURNS text LANGUAGE plpgsql AS $body$
+CREATE OR REPLACE FUNCTION {schema}.timeline_1() RETURNS pg_catalog.text LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 2
 BEGIN
     RETURN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
 EXCEPTION WHEN OTHERS THEN
@@ -32,7 +12,8 @@ EXCEPTION WHEN OTHERS THEN
 END $body$;
 
 -- The present life. A new one begins with numbers above all earlier ones.
-CREATE OR REPLACE FUNCTION {schema}.live_1() RETURNS bigint LANGUAGE plpgsql AS $body$
+CREATE OR REPLACE FUNCTION {schema}.live_1() RETURNS bigint LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 2
 DECLARE
     timeline_now text := {schema}.timeline_1();
     present bigint;
@@ -73,11 +54,12 @@ END $body$;
 --   8 sweep                0
 --   any                    10 another life
 CREATE OR REPLACE FUNCTION {schema}.apply_1(
-    op integer, item text, content bytea, known bigint, lease interval, until timestamptz,
-    patience integer, commits text, of_life bigint,
-    OUT code integer, OUT number bigint, OUT body bytea, OUT ends timestamptz,
-    OUT clock timestamptz
-) LANGUAGE plpgsql AS $body$
+    op integer, item pg_catalog.text, content pg_catalog.bytea, known bigint, lease interval,
+    until pg_catalog.timestamptz, patience integer, commits pg_catalog.text, of_life bigint,
+    OUT code integer, OUT number bigint, OUT body pg_catalog.bytea, OUT ends pg_catalog.timestamptz,
+    OUT clock pg_catalog.timestamptz
+) LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 2
 DECLARE
     largest CONSTANT integer := 1048576;
     whole CONSTANT numeric := 18446744073709551616;
@@ -221,17 +203,22 @@ END $body$;
 -- so that no row stays locked while another one is waited for, and what is read later sees what was
 -- written earlier in other batches. Only the last of these transactions waits for the disk, and with
 -- it for all before; if it has written nothing, another one does.
+--
+-- A procedure with a SET clause cannot commit, so each transaction sets the search path. What is read
+-- before that, the declarations, names types with their schemas.
 CREATE OR REPLACE PROCEDURE {schema}.run_1(
-    ops integer[], items text[], contents bytea[], knowns bigint[], leases interval[],
-    untils timestamptz[], patience integer, commits text, of_life bigint,
-    INOUT codes integer[], INOUT numbers bigint[], INOUT bodies bytea[], INOUT ends timestamptz[],
-    INOUT clocks timestamptz[]
-) LANGUAGE plpgsql AS $body$
+    ops integer[], items pg_catalog.text[], contents pg_catalog.bytea[], knowns bigint[],
+    leases interval[], untils pg_catalog.timestamptz[], patience integer,
+    commits pg_catalog.text, of_life bigint,
+    INOUT codes integer[], INOUT numbers bigint[], INOUT bodies pg_catalog.bytea[],
+    INOUT ends pg_catalog.timestamptz[], INOUT clocks pg_catalog.timestamptz[]
+) LANGUAGE plpgsql AS $body$ -- Revision 2
 DECLARE
     last_change integer := 0;
     is_unsynced boolean := false;
-    reply record;
+    reply pg_catalog.record;
 BEGIN
+    SET LOCAL search_path = pg_catalog, pg_temp;
     FOR i IN 1..cardinality(ops) LOOP
         IF ops[i] <> 2 THEN
             last_change := i;
@@ -255,6 +242,7 @@ BEGIN
             END IF;
             IF i < cardinality(ops) THEN
                 COMMIT;
+                SET LOCAL search_path = pg_catalog, pg_temp;
             END IF;
         END IF;
     END LOOP;

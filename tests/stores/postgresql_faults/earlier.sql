@@ -1,0 +1,270 @@
+-- The schema of a memlock whose functions looked names up in the search path of their callers.
+-- memlock's locks in PostgreSQL. Run this once if memlock's own user may not create a schema.
+CREATE SCHEMA IF NOT EXISTS {schema};
+
+-- The numbers of versions and fences. This sequence is always logged, so that a crash does not take
+-- numbers back.
+CREATE SEQUENCE IF NOT EXISTS {schema}.numbers;
+
+-- One row for each item. An item that was removed keeps its row, with an end in the past, until a
+-- sweep deletes it: a lock that is taken again is an update in place.
+CREATE {unlogged} TABLE IF NOT EXISTS {schema}.items (
+    key text COLLATE "C" PRIMARY KEY,
+    value bytea NOT NULL,
+    version bigint NOT NULL,
+    expires timestamptz NOT NULL
+) WITH (fillfactor = 50);
+
+-- One row: the life of the items. A crash that empties the table of the items empties this one, too.
+CREATE {unlogged} TABLE IF NOT EXISTS {schema}.life (
+    one boolean PRIMARY KEY DEFAULT true CHECK (one),
+    id bigint NOT NULL,
+    timeline text NOT NULL,
+    -- The last key that a sweep examined.
+    swept text COLLATE "C" NOT NULL DEFAULT ''
+);
+
+-- The timeline of the server: another one after a failover. Empty if the server does not tell.
+CREATE OR REPLACE FUNCTION {schema}.timeline_1() RETURNS text LANGUAGE plpgsql AS $body$
+BEGIN
+    RETURN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+EXCEPTION WHEN OTHERS THEN
+    RETURN '';
+END $body$;
+
+-- The present life. A new one begins with numbers above all earlier ones.
+CREATE OR REPLACE FUNCTION {schema}.live_1() RETURNS bigint LANGUAGE plpgsql AS $body$
+DECLARE
+    timeline_now text := {schema}.timeline_1();
+    present bigint;
+    micros bigint;
+BEGIN
+    SELECT id INTO present FROM {schema}.life WHERE timeline = timeline_now;
+    IF FOUND THEN
+        RETURN present;
+    END IF;
+    LOCK TABLE {schema}.life IN SHARE ROW EXCLUSIVE MODE;
+    SELECT id INTO present FROM {schema}.life WHERE timeline = timeline_now;
+    IF FOUND THEN
+        RETURN present;
+    END IF;
+    -- A crash or a failover may have taken numbers back, but fewer than microseconds have passed
+    -- since. The million is for those who draw numbers between these two steps, or have drawn them
+    -- in the last moments.
+    micros := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    PERFORM setval('{schema}.numbers', greatest(nextval('{schema}.numbers'), micros) + 1000000);
+    present := ('x' || md5(random()::text || clock_timestamp()::text || pg_backend_pid()::text))::bit(64)::bigint;
+    DELETE FROM {schema}.life;
+    INSERT INTO {schema}.life (id, timeline) VALUES (present, timeline_now);
+    RETURN present;
+END $body$;
+
+-- One operation on one item. The new end of the item is `lease` from now, else `until`, else as it
+-- is. NULL leaves the setting of the session: `patience` (for how many milliseconds the row may stay
+-- locked by others) and `commits` (`synchronous_commit`). `of_life`: the life in which the client's
+-- connection was opened; NULL if it cannot be another one.
+--
+--   op                     code
+--   1 add                  1 stored, 2 exists
+--   2 get                  3 found, 4 missing, 5 too large
+--   3 compare and set      1 stored, 4 missing, 6 another version
+--   4 delete               7 deleted, 4 missing, 6 another version
+--   5 append, 6 prepend    1 stored, 4 missing, 5 too large
+--   7 increment            8 counted, 4 missing, 9 no number
+--   8 sweep                0
+--   any                    10 another life
+CREATE OR REPLACE FUNCTION {schema}.apply_1(
+    op integer, item text, content bytea, known bigint, lease interval, until timestamptz,
+    patience integer, commits text, of_life bigint,
+    OUT code integer, OUT number bigint, OUT body bytea, OUT ends timestamptz,
+    OUT clock timestamptz
+) LANGUAGE plpgsql AS $body$
+DECLARE
+    largest CONSTANT integer := 1048576;
+    whole CONSTANT numeric := 18446744073709551616;
+    words text;
+    from_key text;
+    to_key text;
+BEGIN
+    IF patience IS NOT NULL THEN
+        PERFORM set_config('lock_timeout', patience::text, true);
+    END IF;
+    IF commits IS NOT NULL THEN
+        PERFORM set_config('synchronous_commit', commits, true);
+    END IF;
+    clock := clock_timestamp();
+    IF of_life IS NOT NULL THEN
+        PERFORM FROM {schema}.life WHERE id = of_life AND timeline = {schema}.timeline_1();
+        IF NOT FOUND THEN
+            code := 10;
+            RETURN;
+        END IF;
+    END IF;
+    IF op = 1 THEN
+        FOR attempt IN 1..100 LOOP
+            UPDATE {schema}.items AS i
+            SET value = content, version = nextval('{schema}.numbers'),
+                expires = coalesce(clock_timestamp() + lease, until, 'infinity')
+            WHERE i.key = item AND i.expires <= clock_timestamp()
+            RETURNING i.version INTO number;
+            IF FOUND THEN
+                code := 1;
+                RETURN;
+            END IF;
+            PERFORM FROM {schema}.items AS i WHERE i.key = item;
+            IF FOUND THEN
+                code := 2;
+                RETURN;
+            END IF;
+            -- The number of a new row would be drawn before others are kept out. So the row is
+            -- created first, and then stored to like an old one.
+            INSERT INTO {schema}.items (key, value, version, expires)
+            VALUES (item, '', 0, '-infinity') ON CONFLICT DO NOTHING;
+        END LOOP;
+        RAISE EXCEPTION 'the row of % can be neither read nor created', item
+            USING ERRCODE = 'insufficient_privilege';
+    ELSIF op = 2 THEN
+        SELECT CASE WHEN length(i.value) <= largest THEN i.value END, i.version, i.expires
+        INTO body, number, ends FROM {schema}.items AS i
+        WHERE i.key = item AND i.expires > clock_timestamp();
+        IF NOT FOUND THEN
+            code := 4;
+        ELSIF body IS NULL THEN
+            code := 5;
+        ELSE
+            code := 3;
+        END IF;
+    ELSIF op IN (3, 4) THEN
+        IF op = 3 THEN
+            UPDATE {schema}.items AS i
+            SET value = content, version = nextval('{schema}.numbers'),
+                expires = coalesce(clock_timestamp() + lease, until, i.expires)
+            WHERE i.key = item AND i.version = known AND i.expires > clock_timestamp()
+            RETURNING i.version INTO number;
+            code := 1;
+        ELSE
+            UPDATE {schema}.items AS i SET expires = '-infinity'
+            WHERE i.key = item AND i.version = known AND i.expires > clock_timestamp();
+            code := 7;
+        END IF;
+        IF NOT FOUND THEN
+            PERFORM FROM {schema}.items AS i WHERE i.key = item AND i.expires > clock_timestamp();
+            code := CASE WHEN FOUND THEN 6 ELSE 4 END;
+        END IF;
+    ELSIF op IN (5, 6) THEN
+        UPDATE {schema}.items AS i
+        SET value = CASE WHEN op = 5 THEN i.value || content ELSE content || i.value END,
+            version = nextval('{schema}.numbers')
+        WHERE i.key = item AND i.expires > clock_timestamp()
+            AND length(i.value) + length(content) <= largest
+        RETURNING i.version INTO number;
+        code := 1;
+        IF NOT FOUND THEN
+            -- An item that others have created since was missing.
+            PERFORM FROM {schema}.items AS i WHERE i.key = item AND i.expires > clock_timestamp()
+                AND length(i.value) + length(content) > largest;
+            code := CASE WHEN FOUND THEN 5 ELSE 4 END;
+        END IF;
+    ELSIF op = 7 THEN
+        FOR attempt IN 1..100 LOOP
+            SELECT i.value INTO body FROM {schema}.items AS i
+            WHERE i.key = item AND i.expires > clock_timestamp() FOR UPDATE;
+            IF FOUND THEN
+                words := rtrim(encode(substr(body, 1, 100), 'escape'), E' \t\r\n');
+                IF words !~ '^[0-9]{1,20}$' OR words::numeric >= whole THEN
+                    code := 9;
+                    RETURN;
+                END IF;
+                words := ((words::numeric + CASE WHEN known < 0 THEN known + whole ELSE known END)
+                    % whole)::text;
+                body := convert_to(words, 'UTF8');
+                UPDATE {schema}.items AS i
+                SET value = body, version = nextval('{schema}.numbers') WHERE i.key = item;
+                code := 8;
+                RETURN;
+            END IF;
+            IF content IS NULL THEN
+                code := 4;
+                RETURN;
+            END IF;
+            UPDATE {schema}.items AS i
+            SET value = content, version = nextval('{schema}.numbers'),
+                expires = coalesce(clock_timestamp() + lease, until, 'infinity')
+            WHERE i.key = item AND i.expires <= clock_timestamp();
+            IF FOUND THEN
+                body := content;
+                code := 8;
+                RETURN;
+            END IF;
+            INSERT INTO {schema}.items (key, value, version, expires)
+            VALUES (item, '', 0, '-infinity') ON CONFLICT DO NOTHING;
+        END LOOP;
+        RAISE EXCEPTION 'the row of % can be neither read nor created', item
+            USING ERRCODE = 'insufficient_privilege';
+    ELSIF op = 8 THEN
+        code := 0;
+        SELECT swept INTO from_key FROM {schema}.life FOR UPDATE SKIP LOCKED;
+        IF NOT FOUND THEN
+            RETURN;
+        END IF;
+        SELECT max(key) INTO to_key FROM
+            (SELECT i.key FROM {schema}.items AS i WHERE i.key > from_key ORDER BY i.key LIMIT known)
+            AS examined;
+        DELETE FROM {schema}.items AS i WHERE i.key IN
+            (SELECT o.key FROM {schema}.items AS o
+            WHERE o.key > from_key AND o.key <= to_key AND o.expires < clock - interval '1 minute'
+            FOR UPDATE SKIP LOCKED);
+        UPDATE {schema}.life SET swept = coalesce(to_key, '');
+    END IF;
+END $body$;
+
+-- A batch of operations, in their order. Each one that changes something is a transaction of its own,
+-- so that no row stays locked while another one is waited for, and what is read later sees what was
+-- written earlier in other batches. Only the last of these transactions waits for the disk, and with
+-- it for all before; if it has written nothing, another one does.
+CREATE OR REPLACE PROCEDURE {schema}.run_1(
+    ops integer[], items text[], contents bytea[], knowns bigint[], leases interval[],
+    untils timestamptz[], patience integer, commits text, of_life bigint,
+    INOUT codes integer[], INOUT numbers bigint[], INOUT bodies bytea[], INOUT ends timestamptz[],
+    INOUT clocks timestamptz[]
+) LANGUAGE plpgsql AS $body$
+DECLARE
+    last_change integer := 0;
+    is_unsynced boolean := false;
+    reply record;
+BEGIN
+    FOR i IN 1..cardinality(ops) LOOP
+        IF ops[i] <> 2 THEN
+            last_change := i;
+        END IF;
+    END LOOP;
+    FOR i IN 1..cardinality(ops) LOOP
+        reply := {schema}.apply_1(
+            ops[i], items[i], contents[i], knowns[i], leases[i], untils[i], patience,
+            CASE WHEN ops[i] <> 2 AND i < last_change THEN 'off' ELSE commits END, of_life);
+        codes[i] := reply.code;
+        numbers[i] := reply.number;
+        bodies[i] := reply.body;
+        ends[i] := reply.ends;
+        clocks[i] := reply.clock;
+        IF reply.code = 10 THEN
+            RETURN;
+        END IF;
+        IF ops[i] <> 2 THEN
+            IF reply.code IN (1, 7, 8) THEN
+                is_unsynced := i < last_change;
+            END IF;
+            IF i < cardinality(ops) THEN
+                COMMIT;
+            END IF;
+        END IF;
+    END LOOP;
+    IF is_unsynced THEN
+        IF commits IS NOT NULL THEN
+            PERFORM set_config('synchronous_commit', commits, true);
+        END IF;
+        IF current_setting('synchronous_commit') <> 'off' THEN
+            UPDATE {schema}.life SET swept = swept;
+        END IF;
+    END IF;
+END $body$;
