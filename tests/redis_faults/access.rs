@@ -1,10 +1,9 @@
 //! Passwords and the rights of users. No password appears in an error, a log record or `Debug`.
 
-use std::sync::{Mutex, Once};
-
-use log::{LevelFilter, Log, Metadata, Record};
+use log::LevelFilter;
 use memlock_core::ErrorKind;
 use memlock_tests::client::connect;
+use memlock_tests::listener::Listener;
 use memlock_tests::process::Server;
 
 use crate::stores::redis::{Redis, reply};
@@ -15,32 +14,12 @@ const PASSWORD: &str = "s3cr3t:/?#[]@!$&'()*+,;=%41 \"ü";
 /// A part of it, in the URL and decoded.
 const SECRET: &str = "s3cr3t";
 
-struct Listener(Mutex<Vec<String>>);
-
-static LISTENER: Listener = Listener(Mutex::new(Vec::new()));
-
-impl Log for Listener {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        self.0.lock().unwrap().push(record.args().to_string());
-    }
-
-    fn flush(&self) {}
-}
-
-fn listen() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        log::set_logger(&LISTENER).unwrap();
-        log::set_max_level(LevelFilter::Trace);
-    });
+fn listen() -> &'static Listener {
+    Listener::at(LevelFilter::Trace)
 }
 
 fn is_quiet_about_it() {
-    let heard = LISTENER.0.lock().unwrap();
+    let heard = listen().heard();
     assert!(heard.iter().any(|record| record.contains("Connected to Redis")), "it listens");
     assert!(heard.iter().all(|record| !record.contains(SECRET)), "{heard:?}");
 }

@@ -21,6 +21,7 @@
 //! - [`disk`]: a small disk that can be filled.
 //! - [`mysql`], [`postgresql`]: real MariaDB and PostgreSQL servers; [`stranger`]: another program at them;
 //!   [`client`]: clients of them.
+//! - [`listener`]: what the process of a test logs.
 //! - [`url`]: URLs with further parameters.
 //! - [`one_by_one`]: a server that several tests use, one after the other.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
@@ -49,6 +50,7 @@ pub mod history;
 pub mod hosts;
 pub mod intercepted;
 pub mod launch;
+pub mod listener;
 pub mod mysql;
 pub mod one_by_one;
 pub mod postgresql;

@@ -19,6 +19,7 @@ mod refusals;
 mod rows;
 mod shadows;
 
+use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use memlock_core::{Client, Error, ErrorKind};
@@ -99,9 +100,20 @@ impl<'a> Place<'a> {
 
     /// What the server has logged of this role.
     fn logged(&self) -> Vec<String> {
+        self.logged_of(&self.name)
+    }
+
+    fn logged_of(&self, user: &str) -> Vec<String> {
         let logged = self.server.logged();
-        let lines = logged.lines().filter(|line| line.starts_with(&format!("{} ", self.name)));
+        let lines = logged.lines().filter(|line| line.starts_with(&format!("{user} ")));
         lines.map(str::to_owned).collect()
+    }
+
+    /// psql, logged in as the role.
+    fn psql(&self) -> Command {
+        let mut psql = self.server.psql();
+        psql.args(["-U", &self.name]);
+        psql
     }
 
     fn sessions(&self) -> String {

@@ -76,8 +76,8 @@ impl Pgbouncer {
 
     /// psql, logged in there as the user of the place.
     fn psql(&self, place: &Place<'_>) -> Command {
-        let mut psql = place.server.psql();
-        psql.args(["-p", &self.process.port().to_string(), "-U", &place.name]);
+        let mut psql = place.psql();
+        psql.args(["-p", &self.process.port().to_string()]);
         psql
     }
 }

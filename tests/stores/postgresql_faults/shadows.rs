@@ -1,14 +1,14 @@
 //! Functions, operators, types and views with the names of built-in ones, in a schema of the search
 //! path of memlock's user, such as `public`. None may be used: it would run with the user's rights.
 
-use std::process::Command;
-use std::sync::{Mutex, Once};
+use std::sync::Once;
 use std::thread;
 
-use log::{LevelFilter, Log, Metadata, Record};
+use log::LevelFilter;
 use memlock_core::store::schemes;
 use memlock_core::{ErrorKind, Extension, Insertion, Release, SetUp};
 use memlock_tests::launch::{self, number, poll_until};
+use memlock_tests::listener::Listener;
 use memlock_tests::url;
 
 use crate::poolers::Pgbouncer;
@@ -27,15 +27,13 @@ fn place(search_path: &str) -> Place<'static> {
 }
 
 impl Place<'_> {
-    /// psql, logged in as the role.
-    fn psql(&self) -> Command {
-        let mut psql = self.server.psql();
-        psql.args(["-U", &self.name]);
-        psql
+    fn intruders(&self) -> Vec<String> {
+        self.intruders_of(&self.name)
     }
 
-    fn intruders(&self) -> Vec<String> {
-        self.logged().into_iter().filter(|line| line.contains("INTRUDER")).collect()
+    /// Those who came with the rights of this user.
+    fn intruders_of(&self, user: &str) -> Vec<String> {
+        self.logged_of(user).into_iter().filter(|line| line.contains("INTRUDER")).collect()
     }
 
     /// Creates the schema as an earlier memlock did: its functions used the caller's search path.
@@ -57,11 +55,16 @@ impl Place<'_> {
 
     /// Takes locks until the functions are replaced, which a busy server may put off.
     fn is_upgraded(&self) {
+        self.becomes(Self::upgraded, "4");
+    }
+
+    /// Takes locks until this is so of the functions.
+    fn becomes(&self, state: impl Fn(&Self) -> String, wanted: &str) {
         let is_so = || {
             is_lockable(&self.url());
-            (self.upgraded() == "4").then_some(())
+            (state(self) == wanted).then_some(())
         };
-        assert!(poll_until(PATIENCE, is_so).is_some(), "{} functions are", self.upgraded());
+        assert!(poll_until(PATIENCE, is_so).is_some(), "{} instead of {wanted}", state(self));
     }
 
     /// How many functions have which settings.
@@ -159,12 +162,9 @@ fn functions_of_an_earlier_memlock_are_replaced_by_the_first_client_that_may() {
         // Nothing was lost, and old statements go on.
         assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);
         assert_eq!(lock.unlock().unwrap(), Release::Released);
-        let logged = place.server.logged();
-        let intruders = logged.lines().filter(|line| {
-            line.contains("INTRUDER")
-                && (line.starts_with(&visitor) || line.starts_with(&place.name))
-        });
-        assert_eq!(intruders.collect::<Vec<_>>(), Vec::<&str>::new(), "{path}");
+        for user in [&visitor, &place.name] {
+            assert_eq!(place.intruders_of(user), Vec::<String>::new(), "{path}");
+        }
         // What somebody has changed is replaced as well. A procedure with a setting cannot commit.
         for change in [
             "FUNCTION {}.live_1() RESET search_path",
@@ -172,11 +172,7 @@ fn functions_of_an_earlier_memlock_are_replaced_by_the_first_client_that_may() {
             "PROCEDURE {}.run_1 SET search_path = pg_catalog, pg_temp",
         ] {
             place.server.sql(&format!("ALTER {}", change.replace("{}", &place.name)));
-            let is_so = || {
-                is_lockable(&place.url());
-                (place.settings() == "3 {\"search_path=pg_catalog, pg_temp\"}").then_some(())
-            };
-            assert!(poll_until(PATIENCE, is_so).is_some(), "{change}: {}", place.settings());
+            place.becomes(Place::settings, "3 {\"search_path=pg_catalog, pg_temp\"}");
             used(&url::with(&place.url(), &format!("prefix={}", number())));
         }
     }
@@ -216,82 +212,89 @@ fn a_table_without_its_key_or_with_other_columns_is_refused() {
     let name = &place.name;
     for (change, back, what) in [
         (
-            "TABLE {}.items DROP CONSTRAINT items_pkey",
-            "TABLE {}.items ADD PRIMARY KEY (key)",
+            "ALTER TABLE {}.items DROP CONSTRAINT items_pkey",
+            "ALTER TABLE {}.items ADD PRIMARY KEY (key)",
             "items",
         ),
         (
-            "TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (key, version)",
-            "TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (key)",
+            "ALTER TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (key, version)",
+            "ALTER TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (key)",
             "items",
         ),
         (
-            "TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (key) DEFERRABLE",
-            "TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (key)",
+            "ALTER TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (key) DEFERRABLE",
+            "ALTER TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (key)",
             "items",
         ),
         (
-            "TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (version)",
-            "TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (key)",
+            "ALTER TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (version)",
+            "ALTER TABLE {}.items DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (key)",
             "items",
         ),
         (
-            "TABLE {}.items ALTER expires TYPE timestamp",
-            "TABLE {}.items ALTER expires TYPE timestamptz",
+            "ALTER TABLE {}.items ALTER expires TYPE timestamp",
+            "ALTER TABLE {}.items ALTER expires TYPE timestamptz",
             "items",
         ),
         (
-            "TABLE {}.items ALTER version TYPE numeric",
-            "TABLE {}.items ALTER version TYPE bigint",
+            "ALTER TABLE {}.items ALTER version TYPE numeric",
+            "ALTER TABLE {}.items ALTER version TYPE bigint",
             "items",
         ),
         (
-            "TABLE {}.items ALTER expires DROP NOT NULL",
-            "TABLE {}.items ALTER expires SET NOT NULL",
+            "ALTER TABLE {}.items ALTER expires DROP NOT NULL",
+            "ALTER TABLE {}.items ALTER expires SET NOT NULL",
             "items",
         ),
         // It hides rows.
         (
-            "TABLE {}.items ENABLE ROW LEVEL SECURITY",
-            "TABLE {}.items DISABLE ROW LEVEL SECURITY",
+            "ALTER TABLE {}.items ENABLE ROW LEVEL SECURITY",
+            "ALTER TABLE {}.items DISABLE ROW LEVEL SECURITY",
             "items",
         ),
-        ("SEQUENCE {}.numbers CACHE 20", "SEQUENCE {}.numbers CACHE 1", "numbers"),
-        ("TABLE {}.life DROP CONSTRAINT life_pkey", "TABLE {}.life ADD PRIMARY KEY (one)", "life"),
-        ("TABLE {}.life SET LOGGED", "TABLE {}.life SET UNLOGGED", "life"),
-        ("TABLE {}.life ALTER id TYPE numeric", "TABLE {}.life ALTER id TYPE bigint", "life"),
-        ("SEQUENCE {}.numbers CYCLE", "SEQUENCE {}.numbers NO CYCLE", "numbers"),
-        ("SEQUENCE {}.numbers INCREMENT -1", "SEQUENCE {}.numbers INCREMENT 1", "numbers"),
-    ] {
-        let alter = |change: &str| {
-            place.server.sql(&format!("ALTER {}", change.replace("{}", name)));
-        };
-        alter(change);
-        let error = connect(&place.url()).mutex("m", LEASE).unwrap().try_lock().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Config, "{change}: {error}");
-        let says = format!("\"{name}\".\"{what}\" is not as memlock creates it");
-        assert!(error.to_string().contains(&says), "{change}: {error}");
-        alter(back);
-        is_lockable(&place.url());
-    }
-    // A rule, a trigger, a key of others, a table that inherits, and other unique keys.
-    for (change, back) in [
+        ("ALTER SEQUENCE {}.numbers CACHE 20", "ALTER SEQUENCE {}.numbers CACHE 1", "numbers"),
+        (
+            "ALTER TABLE {}.life DROP CONSTRAINT life_pkey",
+            "ALTER TABLE {}.life ADD PRIMARY KEY (one)",
+            "life",
+        ),
+        ("ALTER TABLE {}.life SET LOGGED", "ALTER TABLE {}.life SET UNLOGGED", "life"),
+        (
+            "ALTER TABLE {}.life ALTER id TYPE numeric",
+            "ALTER TABLE {}.life ALTER id TYPE bigint",
+            "life",
+        ),
+        ("ALTER SEQUENCE {}.numbers CYCLE", "ALTER SEQUENCE {}.numbers NO CYCLE", "numbers"),
+        (
+            "ALTER SEQUENCE {}.numbers INCREMENT -1",
+            "ALTER SEQUENCE {}.numbers INCREMENT 1",
+            "numbers",
+        ),
+        // Rules, triggers, keys of others, tables that inherit, and further unique keys.
         (
             "CREATE TRIGGER t BEFORE UPDATE ON {}.items FOR EACH ROW WHEN (NEW.version > 0) \
              EXECUTE FUNCTION suppress_redundant_updates_trigger()",
             "DROP TRIGGER t ON {}.items",
+            "items",
         ),
         (
             "CREATE UNLOGGED TABLE {}.child (k text COLLATE \"C\" REFERENCES {}.items ON DELETE CASCADE)",
             "DROP TABLE {}.child",
+            "items",
         ),
-        ("CREATE UNIQUE INDEX u ON {}.items (version)", "DROP INDEX {}.u"),
-        ("CREATE RULE r AS ON DELETE TO {}.items DO INSTEAD NOTHING", "DROP RULE r ON {}.items"),
-        ("CREATE TABLE {}.more () INHERITS ({}.items)", "DROP TABLE {}.more"),
+        ("CREATE UNIQUE INDEX u ON {}.items (version)", "DROP INDEX {}.u", "items"),
+        (
+            "CREATE RULE r AS ON DELETE TO {}.items DO INSTEAD NOTHING",
+            "DROP RULE r ON {}.items",
+            "items",
+        ),
+        ("CREATE TABLE {}.more () INHERITS ({}.items)", "DROP TABLE {}.more", "items"),
     ] {
         place.server.sql(&change.replace("{}", name));
         let error = connect(&place.url()).mutex("m", LEASE).unwrap().try_lock().unwrap_err();
-        assert!(error.to_string().contains("\"items\" is not as memlock creates it"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Config, "{change}: {error}");
+        let says = format!("\"{name}\".\"{what}\" is not as memlock creates it");
+        assert!(error.to_string().contains(&says), "{change}: {error}");
         place.server.sql(&back.replace("{}", name));
         is_lockable(&place.url());
     }
@@ -307,8 +310,7 @@ fn a_table_without_its_key_or_with_other_columns_is_refused() {
 /// up as they did. Locks go on, and the log says what to do.
 #[test]
 fn what_cannot_be_replaced_behind_a_pooler_is_logged_once_for_a_client() {
-    log::set_logger(&LISTENER).unwrap();
-    log::set_max_level(LevelFilter::Warn);
+    let listener = Listener::at(LevelFilter::Warn);
     let place = Place::on(shared());
     place.created_by_an_earlier_memlock();
     place.server.sql(&format!(
@@ -318,7 +320,7 @@ fn what_cannot_be_replaced_behind_a_pooler_is_logged_once_for_a_client() {
     let bouncer = Pgbouncer::before(&place, "");
     used(&bouncer.url);
     assert_eq!(place.upgraded(), "0");
-    LISTENER.0.lock().unwrap().clear();
+    listener.heard().clear();
     let client = bouncer.client("pool=0");
     for name in ["m", "n"] {
         assert_eq!(
@@ -326,7 +328,7 @@ fn what_cannot_be_replaced_behind_a_pooler_is_logged_once_for_a_client() {
             Release::Released
         );
     }
-    let warned = LISTENER.0.lock().unwrap();
+    let warned = listener.heard();
     let [warning] =
         warned.iter().filter(|said| said.contains("of an earlier memlock")).collect::<Vec<_>>()[..]
     else {
@@ -334,22 +336,6 @@ fn what_cannot_be_replaced_behind_a_pooler_is_logged_once_for_a_client() {
     };
     let print = format!("memlock doctor --print-schema 'postgresql://?schema={}'", place.name);
     assert!(warning.contains("may not replace them") && warning.contains(&print), "{warning}");
-}
-
-struct Listener(Mutex<Vec<String>>);
-
-static LISTENER: Listener = Listener(Mutex::new(Vec::new()));
-
-impl Log for Listener {
-    fn enabled(&self, _: &Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        self.0.lock().unwrap().push(record.args().to_string());
-    }
-
-    fn flush(&self) {}
 }
 
 /// The owner of a function can change it at any time.

@@ -4,7 +4,7 @@ use super::errors;
 use super::request::{BIGINT, BYTEA, TEXT, TIMESTAMPTZ};
 use super::schema::{REVISION, Schema};
 use super::settings::Settings;
-use super::wire::{Complaint, Rows, SEARCH_PATH, Wire, nonsense};
+use super::wire::{Complaint, Rows, SEARCH_PATH, Wire, is_true, nonsense};
 use crate::error::{Error, Result};
 use crate::store::Failure;
 
@@ -24,9 +24,8 @@ pub(super) struct About {
     /// is a member, nor an owner of the database, nor a superuser.
     #[cfg_attr(not(feature = "admin"), expect(dead_code, reason = "for the doctor"))]
     pub(super) strangers: Option<String>,
-    /// The same if roles of which the user is a member count as others. A superuser is one of all.
-    others: Option<String>,
-    /// Those others, if the user is a superuser, or can become one.
+    /// If the user is a superuser, or can become one: owners that are neither the user, nor an owner of
+    /// the database, nor a superuser. A superuser counts as a member of all roles.
     pub(super) superusers_strangers: Option<String>,
     /// Whether all tables and functions are there.
     pub(super) is_whole: bool,
@@ -128,11 +127,8 @@ impl About {
         let schema = &settings.schema;
         let rows = ask(wire, settings, &questions(schema))?;
         let mut about = About::parse(rows).ok_or_else(nonsense)?;
-        if let Some(others) = about.others.take() {
-            let rows = ask(wire, settings, IS_SUPERUSER)?;
-            if rows.first().and_then(|row| row.first()?.as_deref()) == Some("t") {
-                about.superusers_strangers = Some(others);
-            }
+        if about.superusers_strangers.is_some() && !is_true(&ask(wire, settings, IS_SUPERUSER)?) {
+            about.superusers_strangers = None;
         }
         match &about.misfit {
             None => Ok(about),
@@ -173,7 +169,7 @@ impl About {
             persistence,
             misfit,
             strangers,
-            others,
+            superusers_strangers,
             whole,
             current,
             may_upgrade,
@@ -187,8 +183,7 @@ impl About {
             is_durable: persistence.map(|kind| kind == "p"),
             misfit,
             strangers,
-            others,
-            superusers_strangers: None,
+            superusers_strangers,
             is_whole: whole? == "t",
             is_current: current? == "t",
             may_upgrade: may_upgrade? == "t",

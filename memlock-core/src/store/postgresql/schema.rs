@@ -1,7 +1,7 @@
 //! The schema: its text, its creation at first use, and the upgrade of its functions.
 
 use super::request;
-use super::wire::{Complaint, Rows, Wire};
+use super::wire::{Complaint, Wire, is_true};
 use crate::hash::fnv1a;
 use crate::name::{Key, hex};
 use crate::store::Failure;
@@ -144,9 +144,7 @@ impl Schema {
              DO $do$ BEGIN IF pg_try_advisory_xact_lock({turn}) THEN\n\
              EXECUTE $upgrade${functions}$upgrade$; END IF; END $do$"
         );
-        let is_true =
-            |rows: Rows| rows.first().and_then(|row| row.first()?.as_deref()) == Some("t");
-        Ok(wire.query(&text)?.map(is_true))
+        Ok(wire.query(&text)?.map(|rows| is_true(&rows)))
     }
 
     /// The advisory lock of clients that create or replace something.

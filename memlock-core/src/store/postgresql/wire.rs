@@ -151,6 +151,11 @@ impl Wire {
     }
 }
 
+/// Whether the first column of the first row is true.
+pub(super) fn is_true(rows: &Rows) -> bool {
+    rows.first().and_then(|row| row.first()?.as_deref()) == Some("t")
+}
+
 /// The columns of a row.
 pub(super) fn columns(body: &[u8]) -> Option<Vec<Option<&[u8]>>> {
     let (count, mut rest) = body.split_first_chunk::<2>()?;

@@ -273,14 +273,10 @@ fn check_tables(transaction: &Transaction<'_>) -> std::result::Result<(), Proble
     )?;
     let mut triggers =
         transaction.prepare("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")?;
-    let triggers = triggers.query_map([], |row| row.get::<_, String>(0))?;
-    for trigger in triggers {
-        let trigger = trigger?;
-        if !OLD_BASE.iter().any(|head| is_of_old_base_trigger(&trigger, head)) {
-            return Err(changed().into());
-        }
-    }
-    if are_ours { Ok(()) } else { Err(changed().into()) }
+    let triggers = triggers.query_map([], |row| row.get(0))?;
+    let triggers: Vec<String> = triggers.collect::<rusqlite::Result<_>>()?;
+    let are_known = triggers.iter().all(|trigger| is_our_trigger(trigger));
+    if are_ours && are_known { Ok(()) } else { Err(changed().into()) }
 }
 
 fn changed() -> Error {
@@ -325,9 +321,9 @@ fn raise_base(
     Ok(())
 }
 
-/// Whether it is one of the triggers of [`raise_base`], as SQLite keeps their texts.
-fn is_of_old_base_trigger(text: &str, head: &str) -> bool {
-    let horizon = text.strip_prefix(head).and_then(|rest| rest.strip_suffix(REJECT));
+/// Whether it is one of the triggers of [`raise_base`]: SQLite keeps their texts.
+fn is_our_trigger(trigger: &str) -> bool {
+    let horizon = OLD_BASE.iter().find_map(|head| trigger.strip_prefix(head)?.strip_suffix(REJECT));
     horizon.is_some_and(|horizon| horizon.parse::<i64>().is_ok())
 }
 
