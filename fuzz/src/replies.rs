@@ -50,7 +50,7 @@ pub fn run(data: &[u8]) {
         })
         .unzip();
     dial_these(streams.into_iter().map(std::net::TcpStream::from));
-    // Port 1 has no listener, where the client dials for real once the scripts are used up.
+    // The client is refused once the scripts are used up.
     let store = schemes::connect("memcached://127.0.0.1:1?connect_timeout=10ms", &clock)
         .expect("a good URL");
     let keys = [Keyspace::default().lock(b"a"), Keyspace::default().lock(b"b c").waiters()];

@@ -19,8 +19,8 @@ use memlock_core::fuzzing::dial_these;
 use memlock_core::name::{Key, Keyspace};
 use memlock_core::store::{Epoch, Expiry, Op, Reply, Returns, Route, Store, Version, schemes};
 
-/// A URL at whose port nothing listens, where the client dials once the scripts are used up; and the
-/// handshake of a suitable server.
+/// A URL, at whose port the client is refused once the scripts are used up; and the handshake of a
+/// suitable server.
 const SERVERS: [(&str, &[u8]); 3] = [(
     "redis://:secret@127.0.0.1:1?connect_timeout=10ms",
     b"+OK\r\n$72\r\n# Server\r\nredis_version:7.0.15\r\nredis_mode:standalone\r\nrun_id:0123456789ab\r\n\r\n\

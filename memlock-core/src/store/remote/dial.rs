@@ -22,8 +22,8 @@ pub(in crate::store) fn connect(
     clock: &dyn Clock,
 ) -> Result<Stream> {
     #[cfg(any(fuzzing, test))]
-    if let Some(stream) = fuzzed::next() {
-        return Ok(Stream::Tcp(stream));
+    if let Some(dialled) = fuzzed::next() {
+        return dialled.map(Stream::Tcp).map_err(|error| failed(server, &error));
     }
     match place {
         Place::Tcp(host, port) => {
@@ -158,19 +158,25 @@ pub(in crate::store) fn unreachable(text: impl Into<String>) -> Error {
 pub(super) mod fuzzed {
     use std::cell::RefCell;
     use std::collections::VecDeque;
+    use std::io::{ErrorKind, Result};
     use std::net::TcpStream;
 
     thread_local! {
-        static STREAMS: RefCell<VecDeque<TcpStream>> = const { RefCell::new(VecDeque::new()) };
+        static STREAMS: RefCell<Option<VecDeque<TcpStream>>> = const { RefCell::new(None) };
     }
 
-    /// Sets the sockets for this thread's next connections to a server, in order. Later
-    /// connections are really dialled.
+    /// Sets the sockets for this thread's next connections to a server, in order. Later connections
+    /// are refused, because servers name others, and so may a fuzzer. Without sockets, connections
+    /// are really dialled again.
     pub fn dial_these(streams: impl IntoIterator<Item = TcpStream>) {
-        STREAMS.with_borrow_mut(|waiting| *waiting = streams.into_iter().collect());
+        let streams: VecDeque<TcpStream> = streams.into_iter().collect();
+        STREAMS.set((!streams.is_empty()).then_some(streams));
     }
 
-    pub(super) fn next() -> Option<TcpStream> {
-        STREAMS.with_borrow_mut(VecDeque::pop_front)
+    pub(super) fn next() -> Option<Result<TcpStream>> {
+        STREAMS.with_borrow_mut(|streams| {
+            let stream = streams.as_mut()?.pop_front();
+            Some(stream.ok_or_else(|| ErrorKind::ConnectionRefused.into()))
+        })
     }
 }
