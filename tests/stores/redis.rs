@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use memlock_tests::launch::{at_exit, number};
 use memlock_tests::process::{Program, Server, ServerProcess};
+use memlock_tests::wrong_clock::shift;
 
 use super::{Instance, Store};
 
@@ -57,15 +58,22 @@ struct Settings {
     program: PathBuf,
     directory: PathBuf,
     args: Vec<String>,
+    /// By how many seconds its wall clock is ahead.
+    ahead: i64,
 }
 
 impl Redis {
     /// Starts a redis-server with further arguments.
     pub(crate) fn start(args: &[&str]) -> Redis {
-        Redis::of_program("redis-server".into(), args)
+        Redis::with_clock(0, args)
     }
 
-    fn of_program(program: PathBuf, args: &[&str]) -> Redis {
+    /// As [`Redis::start`], with a wall clock that is ahead by so many seconds.
+    pub(crate) fn with_clock(ahead: i64, args: &[&str]) -> Redis {
+        Redis::of_program("redis-server".into(), ahead, args)
+    }
+
+    fn of_program(program: PathBuf, ahead: i64, args: &[&str]) -> Redis {
         let name = format!("memlock-redis-{}-{}", std::process::id(), number());
         let directory = std::env::temp_dir().join(name);
         let _ = std::fs::remove_dir_all(&directory);
@@ -74,25 +82,25 @@ impl Redis {
         let files = directory.clone();
         at_exit(move || drop(std::fs::remove_dir_all(files)));
         let args = args.iter().map(ToString::to_string).collect();
-        let settings = Settings { program, directory: directory.clone(), args };
+        let settings = Settings { program, directory: directory.clone(), args, ahead };
         Redis { process: ServerProcess::start(settings), directory }
     }
 
     /// Starts a valkey-server with further arguments.
     pub(crate) fn valkey(args: &[&str]) -> Redis {
-        Redis::of_program(valkey_server(), args)
+        Redis::of_program(valkey_server(), 0, args)
     }
 
     /// Starts a redis-server with a configuration file.
     pub(crate) fn of_configuration(file: &Path, args: &[&str]) -> Redis {
         let file = file.to_str().unwrap();
-        Redis::of_program("redis-server".into(), &[&[CONFIGURATION, file], args].concat())
+        Redis::of_program("redis-server".into(), 0, &[&[CONFIGURATION, file], args].concat())
     }
 
     /// Starts a valkey-server with a configuration file.
     pub(crate) fn valkey_of_configuration(file: &Path, args: &[&str]) -> Redis {
         let file = file.to_str().unwrap();
-        Redis::of_program(valkey_server(), &[&[CONFIGURATION, file], args].concat())
+        Redis::of_program(valkey_server(), 0, &[&[CONFIGURATION, file], args].concat())
     }
 
     /// Where it keeps its files.
@@ -175,6 +183,9 @@ impl Program for Settings {
         };
         command.args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", ""]);
         command.arg("--dir").arg(&self.directory).args(args);
+        if self.ahead != 0 {
+            shift(&mut command, self.ahead);
+        }
         command
     }
 

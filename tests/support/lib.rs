@@ -25,6 +25,7 @@
 //! - [`url`]: URLs with further parameters.
 //! - [`one_by_one`]: a server that several tests use, one after the other.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
+//! - [`wrong_clock`]: programs whose wall clock is wrong.
 //! - [`witness`]: holding a lock by other means as well.
 //!
 //! Everything here panics with a sentence where a test could not go on, and is gone when its value
@@ -63,6 +64,7 @@ pub mod stopwatch;
 pub mod stranger;
 pub mod url;
 pub mod witness;
+pub mod wrong_clock;
 
 pub mod memcached_text;
 mod wire;

@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::launch::{START_LIMIT, as_nobody, at_exit, give, number, poll_until, run};
+use crate::launch::{START_LIMIT, as_nobody, at_exit, give, number, poll_until, run, until};
 use crate::process::{Program, Server, ServerProcess};
 use crate::stranger::Stranger;
+use crate::wrong_clock::shift;
 
 /// A running server, and the files that it has. Everybody may log in as `memlock`, who owns the
 /// server.
@@ -25,6 +26,8 @@ pub struct Postgresql {
 struct Settings {
     files: PathBuf,
     settings: Vec<String>,
+    /// By how many seconds its wall clock is ahead.
+    ahead: i64,
 }
 
 impl Postgresql {
@@ -35,9 +38,7 @@ impl Postgresql {
 
     /// Starts one with settings such as `fsync=off`.
     pub fn with(settings: &[&str]) -> Postgresql {
-        let name = format!("memlock-pg-{}-{}", std::process::id(), number());
-        let files = std::env::temp_dir().join(name);
-        create(&files);
+        let files = new_files();
         let mut copy = program("cp");
         copy.arg("-a").arg(template().join("data")).arg(&files);
         run(copy);
@@ -46,10 +47,37 @@ impl Postgresql {
 
     /// Starts one on files that are there, and are removed with it.
     pub fn on(files: PathBuf, settings: &[&str]) -> Postgresql {
+        Postgresql::with_clock(files, settings, 0)
+    }
+
+    /// As [`Postgresql::on`], with a wall clock that is ahead by so many seconds.
+    fn with_clock(files: PathBuf, settings: &[&str], ahead: i64) -> Postgresql {
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
         end_with_the_process(&files);
-        let process = ServerProcess::start(Settings { files: files.clone(), settings });
+        let process = ServerProcess::start(Settings { files: files.clone(), settings, ahead });
         Postgresql { process, files, parameters: String::new(), owner: std::process::id() }
+    }
+
+    /// A copy of its files, with which a standby can be started.
+    pub fn copy(&self) -> PathBuf {
+        let files = new_files();
+        let mut backup = program("pg_basebackup");
+        backup.args(["-h", "127.0.0.1", "-U", "memlock", "-R", "-X", "stream", "-c", "fast"]);
+        backup.args(["-p", &self.process.port().to_string(), "-D"]).arg(files.join("data"));
+        run(backup);
+        files
+    }
+
+    /// Starts its only standby, with a wall clock that is ahead by so many seconds. Returns once the
+    /// standby has replied to this server.
+    pub fn standby(&self, ahead: i64) -> Postgresql {
+        let standby =
+            Postgresql::with_clock(self.copy(), &["wal_receiver_status_interval=1"], ahead);
+        // That of the copy replies, too.
+        let replies = "SELECT reply_time IS NOT NULL FROM pg_stat_replication \
+                       WHERE application_name = 'walreceiver'";
+        until("the standby replies", || self.sql(replies) == "t");
+        standby
     }
 
     /// The same server, with parameters in its URL, such as `durable=yes`.
@@ -168,6 +196,9 @@ impl Program for Settings {
         for setting in &self.settings {
             command.args(["-c", setting]);
         }
+        if self.ahead != 0 {
+            shift(&mut command, self.ahead);
+        }
         as_nobody(&mut command);
         command.current_dir("/");
         command
@@ -244,6 +275,14 @@ fn template() -> &'static Path {
         run(init);
         files
     })
+}
+
+/// A directory for the files of a server.
+fn new_files() -> PathBuf {
+    let name = format!("memlock-pg-{}-{}", std::process::id(), number());
+    let files = std::env::temp_dir().join(name);
+    create(&files);
+    files
 }
 
 /// Creates a directory for the files of a server.

@@ -11,7 +11,7 @@ use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Version, schemes};
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::assert_safe;
 use memlock_tests::guarded;
-use memlock_tests::launch::{START_LIMIT, give, poll_until, run, until};
+use memlock_tests::launch::{START_LIMIT, poll_until, run, until};
 use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 use memlock_tests::url;
@@ -188,17 +188,7 @@ fn a_promoted_standby_begins_another_life() {
     let place = Place::on(&primary);
     let client = place.client("durable=yes");
     drop(client.mutex("early", LEASE).unwrap().lock().unwrap());
-    let files = std::env::temp_dir().join(format!("memlock-pg-{}-copy", std::process::id()));
-    let _ = std::fs::remove_dir_all(&files);
-    std::fs::create_dir(&files).unwrap();
-    give(&files);
-    let copied = memlock_tests::postgresql::program("pg_basebackup")
-        .args(["-h", "127.0.0.1", "-U", "memlock", "-R", "-X", "stream", "-c", "fast"])
-        .args(["-p", &primary.process().port().to_string(), "-D"])
-        .arg(files.join("data"))
-        .output()
-        .unwrap();
-    assert!(copied.status.success(), "{}", String::from_utf8_lossy(&copied.stderr));
+    let files = primary.copy();
     // What follows never reaches the standby.
     let mut lost = Vec::new();
     for name in 0..5 {
