@@ -2,6 +2,7 @@
 //! matters.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
+mod clocks;
 mod cron;
 mod doctor;
 mod ending;

@@ -1,6 +1,12 @@
 //! What tools request from a store beyond its operations: all keys, raw values, and whether the
 //! node is suitable for locks.
 
+#[cfg(all(
+    feature = "admin",
+    any(feature = "memcached", feature = "mysql", feature = "postgresql", feature = "redis")
+))]
+pub(in crate::store) mod skew;
+
 use std::time::Duration;
 
 use crate::error::Result;

@@ -28,10 +28,10 @@ impl Admin for Text {
     }
 
     fn health(&mut self, lease: Duration) -> Result<Vec<Finding>> {
-        let (stats, skew) = clock::stats_and_skew(self)?;
+        let (stats, clock) = clock::stats_and_finding(self)?;
         let settings = self.stats("stats settings")?;
         let mut findings = checks::all(&stats, &settings, lease);
-        findings.push(clock::finding(skew));
+        findings.push(clock);
         Ok(findings)
     }
 }

@@ -12,6 +12,7 @@ use super::{handshake, health};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::store::Failure;
+use crate::store::admin::skew::{self, Skew, timed};
 use crate::store::admin::{Admin, Content, Finding, Value};
 
 /// How many keys are requested at once, and how many values.
@@ -71,6 +72,12 @@ impl Tool {
             Some((text(name).to_ascii_lowercase(), text(value)))
         };
         Ok(rows.into_iter().filter_map(pair).collect())
+    }
+
+    /// The only field of the only row.
+    fn number(&mut self, statement: &str) -> Result<Option<u64>> {
+        let mut rows = self.ask(&[statement])?;
+        Ok(rows.pop().and_then(|rows| parse(rows.into_iter().next()?.into_iter().next()?)))
     }
 
     fn nonsense(&self) -> Error {
@@ -169,21 +176,20 @@ impl Admin for Tool {
         let variables = self.named(health::VARIABLES)?;
         let status = self.named(health::STATUS)?;
         // Only some users may see the transactions of others.
-        let oldest = self.ask(&[health::OLDEST_TRANSACTION]).ok().and_then(|mut rows| {
-            let field = rows.pop()?.into_iter().next()?.into_iter().next()?;
-            parse(field)
-        });
-        let table = self.ask(&[&format!("SELECT COUNT(*) FROM {TABLE}")]).ok();
-        let rows =
-            table.and_then(|mut rows| parse(rows.pop()?.into_iter().next()?.into_iter().next()?));
-        Ok(health::all(&health::Facts {
+        let oldest = self.number(health::OLDEST_TRANSACTION).ok().flatten();
+        let rows = self.number(&format!("SELECT COUNT(*) FROM {TABLE}")).ok().flatten();
+        let (theirs, ours) = timed(|| self.number(&format!("SELECT {NOW}")))?;
+        let theirs = Duration::from_micros(theirs.ok_or_else(|| self.nonsense())?);
+        let mut findings = health::all(&health::Facts {
             variables,
             status,
             oldest,
             rows,
             engine: self.settings.engine,
             lease,
-        }))
+        });
+        findings.push(Skew::new(theirs, ours, skew::FINE).finding(skew::WITH_REPLICAS));
+        Ok(findings)
     }
 }
 

@@ -7,11 +7,13 @@ use super::about::{self, About};
 use super::login::login;
 use super::schema::literal;
 use super::settings::Settings;
+use super::standbys::{self, Clocks};
 use super::wire::{Rows, Wire, nonsense};
 use super::{Postgresql, health};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, Result};
 use crate::store::Failure;
+use crate::store::admin::skew::{self, Skew, timed};
 use crate::store::admin::{Admin, Content, Finding, Value};
 use crate::store::remote::{Address, Protocol};
 
@@ -60,6 +62,14 @@ impl Tool {
         about::ask(&mut self.wire, &self.settings, text).map_err(|error| named(&self.title, error))
     }
 
+    /// The time since 1970 by the server's clock.
+    fn time(&mut self) -> Result<Duration> {
+        let micros = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let rows = self.ask(micros)?;
+        let column = rows.first().and_then(|row| row.first()?.as_ref());
+        duration_of(column).ok_or_else(nonsense)
+    }
+
     /// The items' table, if there is one.
     fn items(&self) -> Result<Option<String>> {
         self.about.spare_superusers(&self.settings).map_err(|error| named(&self.title, error))?;
@@ -77,7 +87,8 @@ fn bytes_of(text: &str) -> Option<Vec<u8>> {
     pairs.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).ok()?, 16).ok()).collect()
 }
 
-fn left_of(column: Option<&String>) -> Option<Duration> {
+/// A duration in microseconds.
+fn duration_of(column: Option<&String>) -> Option<Duration> {
     let micros = column?.parse::<u64>().ok()?;
     Some(Duration::from_micros(micros))
 }
@@ -147,8 +158,10 @@ impl Admin for Tool {
                     None => Content::TooLarge(length.parse().unwrap_or(usize::MAX)),
                 };
                 let is_finite = left.is_some();
-                *slot =
-                    Some((content, is_finite.then(|| left_of(left.as_ref()).unwrap_or_default())));
+                *slot = Some((
+                    content,
+                    is_finite.then(|| duration_of(left.as_ref()).unwrap_or_default()),
+                ));
             }
             values.append(&mut found);
         }
@@ -158,7 +171,12 @@ impl Admin for Tool {
     fn health(&mut self, _lease: Duration) -> Result<Vec<Finding>> {
         let rows = self.ask(&health::questions())?;
         let facts = health::Facts::parse(rows).ok_or_else(nonsense)?;
-        Ok(health::all(&self.about, &facts, self.is_direct, &self.settings.schema))
+        let clocks = Clocks::parse(self.ask(standbys::QUESTION)?).ok_or_else(nonsense)?;
+        let (theirs, ours) = timed(|| self.time())?;
+        let schema = &self.settings.schema;
+        let mut findings = health::all(&self.about, &facts, clocks, self.is_direct, schema);
+        findings.push(Skew::new(theirs, ours, skew::FINE).finding(skew::WITH_REPLICAS));
+        Ok(findings)
     }
 }
 

@@ -3,6 +3,7 @@
 use super::about::About;
 use super::errors;
 use super::schema::Schema;
+use super::standbys::Clocks;
 use super::wire::Rows;
 use crate::store::admin::Finding;
 use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
@@ -82,13 +83,20 @@ impl Facts {
     }
 }
 
-pub(super) fn all(about: &About, facts: &Facts, is_direct: bool, schema: &Schema) -> Vec<Finding> {
+/// `clocks`: those of the standbys.
+pub(super) fn all(
+    about: &About,
+    facts: &Facts,
+    clocks: Clocks,
+    is_direct: bool,
+    schema: &Schema,
+) -> Vec<Finding> {
     let mut found = vec![
         Finding::new("version", Good, format!("PostgreSQL {}", facts.version.escape_debug())),
         role(about),
         tables(about, schema),
         disk(about, facts, schema),
-        replicas(facts),
+        clocks.add_to(replicas(facts)),
         snapshots(facts),
         pooler(is_direct),
         connections(facts),

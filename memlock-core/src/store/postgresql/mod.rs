@@ -20,6 +20,7 @@
 //! | `connection` | one connection: a batch to calls |
 //! | `errors` | errors that the server reports, and what to do |
 //! | `admin`, `health` | the requests of tools |
+//! | `standbys` | what is known of the clocks of a server's standbys |
 //! | `promises` | what locks in a PostgreSQL promise |
 
 mod about;
@@ -37,6 +38,8 @@ mod request;
 mod schema;
 mod settings;
 mod ssl;
+#[cfg(feature = "admin")]
+mod standbys;
 mod wire;
 
 use std::net::SocketAddr;

@@ -4,15 +4,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Parser, Value, cmd};
+use redis::{Cmd, Parser, Value, cmd, from_redis_value};
 
-use super::settings::Settings;
-use super::{errors, handshake, health, replies, request};
+use super::replicas::{self, Replica};
+use super::{Redis, errors, handshake, health, replies, request};
 use crate::clock::{Clock, SystemClock};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Failure;
+use crate::store::admin::skew::{self, Skew, timed};
 use crate::store::admin::{Admin, Content, Finding, Value as Shown};
-use crate::store::remote::{Patience, Socket};
+use crate::store::remote::{Address, Patience, Place, Protocol, Socket};
 
 /// The largest value that is read.
 const LARGEST_VALUE: usize = 1024 * 1024;
@@ -28,18 +29,22 @@ const OVERHEAD: usize = 64;
 pub(super) struct Tool {
     socket: Socket,
     parser: Parser,
+    /// The server in messages.
     title: String,
+    redis: Redis,
+    address: Address,
 }
 
 impl Tool {
-    /// Logs in. `title`: the server in messages.
-    pub(super) fn introduce(
-        socket: Socket,
-        title: String,
-        settings: &Arc<Settings>,
-    ) -> Result<Tool> {
-        let mut tool = Tool { socket, parser: Parser::new(), title };
-        tool.ask_all(&handshake::login(settings))?;
+    /// Connects and logs in.
+    pub(super) fn connect(redis: &Redis, address: &Address) -> Result<Tool> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let title = address.title(Redis::SERVER);
+        let socket = redis.connect(address, None, &clock);
+        let socket = socket.map_err(|error| error.during(format_args!("{title}")))?;
+        let (redis, address) = (redis.clone(), address.clone());
+        let mut tool = Tool { socket, parser: Parser::new(), title, redis, address };
+        tool.ask_all(&handshake::login(&tool.redis.settings))?;
         Ok(tool)
     }
 
@@ -89,6 +94,57 @@ impl Tool {
         let text = String::from_utf8_lossy(&text).into_owned();
         let fields = text.lines().filter_map(|line| line.trim().split_once(':'));
         Ok(fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
+    }
+
+    /// The time since 1970 by the server's clock.
+    fn time(&mut self) -> Result<Duration> {
+        let answer = self.ask_all(&[cmd("TIME")])?.into_iter().next().unwrap_or(Value::Nil);
+        let (seconds, micros) = from_redis_value(answer).map_err(|_| self.nonsense())?;
+        Ok(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
+    }
+
+    /// Compares the clocks of the server's replicas with its own. Fails only if this server does.
+    fn replicas(&mut self, info: &HashMap<String, String>) -> Result<Vec<Replica>> {
+        let places = replicas::places(info);
+        places.into_iter().map(|(name, place)| self.replica(info, name, place)).collect()
+    }
+
+    fn replica(
+        &mut self,
+        info: &HashMap<String, String>,
+        name: String,
+        place: Option<Place>,
+    ) -> Result<Replica> {
+        let Some(place) = place else {
+            return Ok(Replica::unknown(name, "the server names no address and port"));
+        };
+        let address = Address::new(place, self.address.settings);
+        let skew = match self.dial_replica(info, &address) {
+            Ok(replica) => self.skew_of(replica)?,
+            Err(error) => Err(error),
+        };
+        Ok(Replica::new(&address, skew, self.redis.settings.password.as_ref()))
+    }
+
+    fn dial_replica(&self, info: &HashMap<String, String>, address: &Address) -> Result<Tool> {
+        if matches!(self.address.place, Place::Unix(_)) {
+            // A password for a Unix socket is not for the network.
+            return Err(Error::config("it is not dialled where the URL names a Unix socket"));
+        }
+        let mut replica = Tool::connect(&self.redis, address)?;
+        // The address may mean another server on this host than on the primary's.
+        if replica.info()?.get("master_replid") != info.get("master_replid") {
+            return Err(Error::protocol("the server there is not, or not yet, its replica"));
+        }
+        Ok(replica)
+    }
+
+    /// How far the clock of a replica is from that of this server; or why the replica did not tell.
+    fn skew_of(&mut self, mut replica: Tool) -> Result<Result<Skew>> {
+        let before = self.time()?;
+        let theirs = replica.time();
+        let after = self.time()?;
+        Ok(theirs.map(|theirs| Skew::new(theirs, [before, after], skew::FINE)))
     }
 
     fn nonsense(&self) -> Error {
@@ -169,6 +225,10 @@ impl Admin for Tool {
     }
 
     fn health(&mut self, _lease: Duration) -> Result<Vec<Finding>> {
-        Ok(health::all(&self.info()?))
+        let info = self.info()?;
+        let (theirs, ours) = timed(|| self.time())?;
+        let mut findings = health::all(&info, &self.replicas(&info)?);
+        findings.push(Skew::new(theirs, ours, skew::FINE).finding(skew::WITH_REPLICAS));
+        Ok(findings)
     }
 }

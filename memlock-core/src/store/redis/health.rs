@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::replicas::{self, Replica};
 use super::retention::Retention;
 use crate::store::admin::Finding;
 use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
@@ -9,13 +10,14 @@ use crate::store::admin::Verdict::{Bad, Good, Note, Warning};
 /// A server with fewer free connections than this should allow more.
 const FEW_CONNECTIONS: u64 = 50;
 
-pub(super) fn all(info: &HashMap<String, String>) -> Vec<Finding> {
+/// `asked`: the replicas whose clocks were asked for.
+pub(super) fn all(info: &HashMap<String, String>, asked: &[Replica]) -> Vec<Finding> {
     vec![
         version(info),
         role(info),
         evictions(info),
         persistence(info),
-        replicas(info),
+        replicas::finding(number(info, "connected_slaves"), asked),
         connections(info),
     ]
 }
@@ -91,20 +93,6 @@ fn persistence(info: &HashMap<String, String>) -> Finding {
     )
 }
 
-fn replicas(info: &HashMap<String, String>) -> Finding {
-    match number(info, "connected_slaves") {
-        0 => Finding::new("replicas", Good, "there are none"),
-        replicas => Finding::new(
-            "replicas",
-            Warning,
-            format!(
-                "{replicas}: replication is asynchronous, so a failover can grant a lock twice"
-            ),
-        )
-        .mend("let the resource check the fence, or do not fail over"),
-    }
-}
-
 fn connections(info: &HashMap<String, String>) -> Finding {
     let (most, used) = (number(info, "maxclients"), number(info, "connected_clients"));
     let left = most.saturating_sub(used);
@@ -125,7 +113,7 @@ mod tests {
     fn verdict(what: &str, fields: &[(&str, &str)]) -> Verdict {
         let info =
             fields.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let found = all(&info);
+        let found = all(&info, &[]);
         found.iter().find(|finding| finding.what == what).unwrap().verdict
     }
 

@@ -14,6 +14,7 @@
 //! | `replies` | where a reply ends; its value by the `redis` crate |
 //! | `errors` | errors that the server replies with, and what to do |
 //! | `admin`, `health` | the requests of tools: the keys and the health of a server |
+//! | `replicas` | its replicas, and how far their clocks are from its own |
 //! | `promises` | what locks on a Redis promise |
 
 #[cfg(feature = "admin")]
@@ -25,6 +26,8 @@ mod handshake;
 mod health;
 mod packed;
 mod promises;
+#[cfg(feature = "admin")]
+mod replicas;
 mod replies;
 mod request;
 mod retention;
@@ -50,7 +53,7 @@ use settings::Settings;
 const DEFAULT_PORT: u16 = 6379;
 
 /// The protocol of `redis:`, `rediss:` and `redis+unix:`.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Redis {
     settings: Arc<Settings>,
     #[cfg(feature = "tls")]
@@ -151,11 +154,7 @@ impl Protocol for Redis {
 
     #[cfg(feature = "admin")]
     fn admin(&self, address: &Address) -> Result<Box<dyn Admin>> {
-        let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock);
-        let title = address.title(Redis::SERVER);
-        let socket = self.connect(address, None, &clock);
-        let socket = socket.map_err(|error| error.during(format_args!("{title}")))?;
-        Ok(Box::new(admin::Tool::introduce(socket, title, &self.settings)?))
+        Ok(Box::new(admin::Tool::connect(self, address)?))
     }
 }
 
