@@ -4,7 +4,7 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{ErrorKind, Release};
+use memlock_core::{Client, ErrorKind, Release};
 use memlock_tests::assert_safe;
 use memlock_tests::launch::poll_until;
 use memlock_tests::process::Server;
@@ -38,10 +38,11 @@ fn fences_rise_although_an_old_snapshot_is_restored() {
     assert_eq!(next.unlock().unwrap(), Release::Released);
 }
 
-/// Starts a replica, and waits until it has the data.
-fn replica_of(primary: &Redis) -> Redis {
+const PRIMARY: [&str; 4] = ["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"];
+
+/// Makes a server a replica, and waits until it has the data.
+fn replicate(replica: &Redis, primary: &Redis) {
     let port = primary.process().port().to_string();
-    let replica = Redis::start(&["--repl-diskless-sync-delay", "0"]);
     let () = replica.reply(&["REPLICAOF", "127.0.0.1", &port]);
     let mut admin = replica.connection();
     let is_up = || {
@@ -49,12 +50,26 @@ fn replica_of(primary: &Redis) -> Redis {
         info.contains("master_link_status:up").then_some(())
     };
     poll_until(PATIENCE, is_up).expect("the replica never got the data");
+}
+
+/// Starts a replica, and waits until it has the data.
+fn replica_of(primary: &Redis) -> Redis {
+    let replica = Redis::start(&[]);
+    replicate(&replica, primary);
     replica
+}
+
+/// The fence of a lock that is held for a moment, by a client that keeps its connection.
+fn fence(client: &Client) -> u64 {
+    let mut lock = client.mutex("f", LEASE).unwrap().lock().unwrap();
+    let fence = lock.fence();
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
+    fence
 }
 
 #[test]
 fn a_replica_that_is_promoted_grants_with_greater_fences() {
-    let primary = Redis::start(&["--repl-diskless-sync", "yes", "--repl-diskless-sync-delay", "0"]);
+    let primary = Redis::start(&PRIMARY);
     let before = client(&primary);
     let kept = before.mutex("kept", LEASE).unwrap().try_lock().unwrap().unwrap();
     let replica = replica_of(&primary);
@@ -79,6 +94,83 @@ fn a_replica_that_is_promoted_grants_with_greater_fences() {
     let second = after.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     assert!(lost.check().unwrap());
     assert_safe!(second.fence() > lost.fence(), "{} after {}", second.fence(), lost.fence());
+}
+
+/// By less than ten minutes, since a server that has been up for long raises its counter with each
+/// connection; by any time, since one that was started a moment ago does not.
+#[test]
+fn a_promoted_replica_whose_clock_is_behind_gives_greater_fences() {
+    for (behind, primary_age) in [(29, 0), (86_400, 0), (540, 3600)] {
+        let primary = Redis::start(&PRIMARY);
+        fence(&client(&primary));
+        if primary_age > 0 {
+            make_older(&primary, primary_age);
+        }
+        let replica = Redis::with_clock(-behind, &[]);
+        replicate(&replica, &primary);
+        // What happens from now on never reaches it.
+        let () = replica.reply(&["REPLICAOF", "127.0.0.1", "1"]);
+        let last = (0..10).map(|_| fence(&client(&primary))).max().unwrap();
+        let () = replica.reply(&["REPLICAOF", "NO", "ONE"]);
+        let next = fence(&client(&replica));
+        assert_safe!(next > last, "{behind} s: {next} after {last}");
+    }
+}
+
+/// As if the server had been up for so many seconds, and no connection had been opened meanwhile.
+fn make_older(server: &Redis, seconds: u64) {
+    let note: String = server.reply(&["GET", "%fence%life"]);
+    let (life, first) = note.split_once(' ').unwrap();
+    let first = first.parse::<u64>().unwrap() - seconds * 1_000_000;
+    let () = server.reply(&["SET", "%fence%life", &format!("{life} {first}")]);
+    let () = server.reply(&["SET", "%fence", &first.to_string()]);
+}
+
+/// Which closes no connection: one of them was idle meanwhile.
+#[test]
+fn fences_rise_although_a_server_was_a_replica_of_an_older_copy() {
+    for has_copy_of_itself in [true, false] {
+        let server = Redis::start(&PRIMARY);
+        let idle = client(&server);
+        let mut last = fence(&idle);
+        let copy = if has_copy_of_itself { replica_of(&server) } else { Redis::start(&PRIMARY) };
+        let () = copy.reply(&["REPLICAOF", "NO", "ONE"]);
+        for _ in 0..10 {
+            last = last.max(fence(&client(&server)));
+        }
+        replicate(&server, &copy);
+        let () = server.reply(&["REPLICAOF", "NO", "ONE"]);
+        // A connection that has drawn a fence a moment ago draws the next one without more ado.
+        thread::sleep(Duration::from_secs(1));
+        for client in [&idle, &client(&server)] {
+            let next = fence(client);
+            assert_safe!(next > last, "{next} after {last}");
+            last = next;
+        }
+    }
+}
+
+/// Without a new life of the server, and for clients that were not connected before.
+#[test]
+fn fences_rise_although_the_counter_was_replaced() {
+    let server = Redis::start(&[]);
+    let mut last = fence(&client(&server));
+    for replace in [&["SET", "%fence", "17"][..], &["DEL", "%fence"], &["DEL", "%fence%life"]] {
+        let _: redis::Value = server.reply(replace);
+        let next = fence(&client(&server));
+        assert_safe!(next > last, "{replace:?}: {next} after {last}");
+        last = next;
+    }
+    // By a number of this life, which is an hour old.
+    make_older(&server, 3600);
+    last = fence(&client(&server));
+    let time: (u64, u64) = server.reply(&["TIME"]);
+    let behind = time.0 - last / 1_000_000;
+    assert!((600..700).contains(&behind), "raised to {behind} s ago");
+    let replaced = (last - 1_000_000_000).to_string();
+    let () = server.reply(&["SET", "%fence", &replaced]);
+    let next = fence(&client(&server));
+    assert_safe!(next > last, "{next} after {last}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ impl Postgresql {
     }
 
     /// As [`Postgresql::on`], with a wall clock that is ahead by so many seconds.
-    fn with_clock(files: PathBuf, settings: &[&str], ahead: i64) -> Postgresql {
+    pub fn with_clock(files: PathBuf, settings: &[&str], ahead: i64) -> Postgresql {
         let settings = settings.iter().map(|&setting| setting.to_owned()).collect();
         end_with_the_process(&files);
         let process = ServerProcess::start(Settings { files: files.clone(), settings, ahead });

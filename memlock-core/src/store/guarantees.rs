@@ -81,12 +81,10 @@ pub enum Survives {
 /// Across which events fences rise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FencesRise {
-    /// As long as the items exist.
-    InOneLife,
     /// Across restarts, as long as the server's wall clock is not set back.
     WhileClocksDo,
-    /// Always.
-    Always,
+    /// Across restarts and whatever its clock does, unless an older copy of the data is restored.
+    UnlessRestored,
 }
 
 /// The order in which a store carries out requests on different connections.
@@ -205,9 +203,8 @@ impl Guarantees {
         };
         let evictions = if self.evicts { "unless the server refuses when full" } else { "never" };
         let fences = match self.fences_rise {
-            FencesRise::InOneLife => "rise while the items are there",
             FencesRise::WhileClocksDo => "rise while the clock is not set back",
-            FencesRise::Always => "always rise",
+            FencesRise::UnlessRestored => "rise, unless an older copy is restored",
         };
         [
             ("scope", scope.to_owned()),

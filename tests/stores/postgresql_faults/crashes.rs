@@ -16,7 +16,7 @@ use memlock_tests::postgresql::Postgresql;
 use memlock_tests::process::Server;
 use memlock_tests::url;
 
-use crate::{LEASE, PATIENCE, Place, alone, connect, is_free, shared};
+use crate::{LEASE, Place, alone, is_free, shared};
 
 /// Only the last transaction of a batch waits for the disk; here the last one writes nothing.
 #[test]
@@ -178,31 +178,4 @@ fn sessions_that_the_server_ends_are_replaced_without_a_word() {
     place.until(&place.sessions(), "0");
     assert!(lock.check().unwrap());
     assert_eq!(lock.unlock().unwrap(), Release::Released);
-}
-
-/// A standby that was promoted without what the primary had committed last: numbers begin above
-/// those that the primary may have given, and versions of before are not taken for new ones.
-#[test]
-fn a_promoted_standby_begins_another_life() {
-    let primary = alone();
-    let place = Place::on(&primary);
-    let client = place.client("durable=yes");
-    drop(client.mutex("early", LEASE).unwrap().lock().unwrap());
-    let files = primary.copy();
-    // What follows never reaches the standby.
-    let mut lost = Vec::new();
-    for name in 0..5 {
-        lost.push(client.mutex(format!("{name}"), LEASE).unwrap().lock().unwrap());
-    }
-    let highest = lost.iter().map(memlock_core::Lock::fence).max().unwrap();
-    primary.kill();
-    let standby = Postgresql::on(files, &["primary_conninfo=", "max_connections=12"]);
-    let other = connect(&url::with(&Place { server: &standby, ..place }.url(), "durable=yes"));
-    let error = other.mutex("0", LEASE).unwrap().try_lock().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Unreachable);
-    assert!(error.to_string().contains("standby"), "{error}");
-    standby.sql("SELECT pg_promote()");
-    let next = other.mutex("0", LEASE).unwrap().lock_for(PATIENCE).unwrap().unwrap();
-    assert_safe!(next.fence() > highest, "{} after {highest}", next.fence());
-    primary.restart();
 }

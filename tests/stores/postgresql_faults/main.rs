@@ -3,6 +3,7 @@
 //! | file | what happens |
 //! | --- | --- |
 //! | `crashes` | a process of the server is killed, the server is stopped, sessions are ended |
+//! | `copies` | a standby is promoted, an older copy is restored |
 //! | `rows` | rows that others lock, drop or fill with other things; fences while many race |
 //! | `refusals` | servers, users and rights that are not fit |
 //! | `poolers` | PgBouncer in between |
@@ -11,6 +12,7 @@
 //! | `encryption` | TLS |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod copies;
 mod crashes;
 mod disks;
 mod encryption;

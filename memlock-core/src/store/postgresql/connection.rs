@@ -1,6 +1,7 @@
 //! One connection: a batch to calls of functions, and their replies back.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use postgres_protocol::message::frontend;
 
@@ -10,6 +11,7 @@ use super::login::login;
 use super::request::{self, ANOTHER_LIFE, Answer, Request, Terms};
 use super::settings::Settings;
 use super::wire::{Complaint, Wire, columns, nonsense, unwritable};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::store::remote::{self, Address, Patience, Reading, Socket};
@@ -28,6 +30,10 @@ const SWEEP_EVERY: usize = 256;
 const SWEPT_FOR_EACH: usize = 4;
 const SWEPT_AT_LEAST: usize = 1024;
 
+/// After so long, a call looks whether it is still in the life in which the connection was opened: an
+/// older copy may have been restored, which closes no connection. Behind a pooler, each call does.
+const UNCOMPARED: Duration = Duration::from_secs(1);
+
 /// The name of a prepared statement. Behind a pooler there is none: a pooler passes the requests of
 /// several clients to one session.
 const NAMES: [&str; 2] = ["memlock_apply_1", "memlock_run_1"];
@@ -38,6 +44,8 @@ pub(in crate::store) struct Connection {
     wire: Wire,
     settings: Arc<Settings>,
     introduction: Introduction,
+    /// When a call was sent that has last looked for another life.
+    compared: Moment,
     /// For how many milliseconds a row may be locked by others.
     row_patience: i32,
     /// Which of [`NAMES`] are prepared.
@@ -76,6 +84,7 @@ impl Connection {
         Ok(Connection {
             wire,
             settings: Arc::clone(settings),
+            compared: introduction.time.sent,
             introduction,
             row_patience,
             prepared: [false; 2],
@@ -125,7 +134,8 @@ impl Connection {
             let answer =
                 answers.next().ok_or_else(|| Failure { error: nonsense(), sent: changes > 0 })?;
             if answer.code == ANOTHER_LIFE {
-                let text = "The server has lost its locks meanwhile, in a crash or a failover.";
+                let text = "The server has lost its locks meanwhile, in a crash or a failover, or an older copy was \
+                            restored.";
                 let error = Error::new(ErrorKind::Unreachable, text);
                 return Err(Failure { error, sent: changes > 0 && !replies.is_empty() });
             }
@@ -160,9 +170,16 @@ impl Connection {
         requests: &[Request<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Answer>, Failure> {
+        let sent = self.wire.socket.clock().now();
+        let compares = sent.since(self.compared) >= UNCOMPARED;
         for tries in 1.. {
-            let said = match self.exchange(requests, meanwhile) {
-                Ok(answers) => return Ok(answers),
+            let said = match self.exchange(requests, compares, meanwhile) {
+                Ok(answers) => {
+                    if compares {
+                        self.compared = sent;
+                    }
+                    return Ok(answers);
+                }
                 Err(Stop::Failed(failure)) => return Err(failure),
                 Err(Stop::Refused(said)) => said,
             };
@@ -194,10 +211,12 @@ impl Connection {
     fn exchange(
         &mut self,
         requests: &[Request<'_>],
+        compares: bool,
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Answer>, Stop> {
         let is_alone = requests.len() == 1;
-        self.write(requests).map_err(|error| Stop::Failed(Failure { error, sent: false }))?;
+        self.write(requests, compares)
+            .map_err(|error| Stop::Failed(Failure { error, sent: false }))?;
         self.is_ready = false;
         self.wire.send().map_err(Stop::Failed)?;
         remote::aside(meanwhile).map_err(Stop::Failed)?;
@@ -264,7 +283,7 @@ impl Connection {
         Stop::Failed(Failure { error, sent: true })
     }
 
-    fn write(&mut self, requests: &[Request<'_>]) -> Result<()> {
+    fn write(&mut self, requests: &[Request<'_>], compares: bool) -> Result<()> {
         let kind = usize::from(requests.len() != 1);
         let schema = &self.settings.schema;
         let (name, is_prepared) = if self.introduction.is_direct {
@@ -278,13 +297,14 @@ impl Connection {
                 if kind == 0 { request::apply(&quoted) } else { request::run(&quoted) };
             frontend::parse(name, &text, types, &mut self.wire.out).map_err(|_| unwritable())?;
         }
+        let life = self.introduction.life.0;
         let terms = if self.introduction.is_direct {
-            Terms::default()
+            Terms { life: compares.then_some(life), ..Terms::default() }
         } else {
             Terms {
                 patience: Some(self.row_patience),
                 commits: Some(if schema.is_durable { "on" } else { "off" }),
-                life: Some(self.introduction.life.0),
+                life: Some(life),
             }
         };
         request::bind(name, requests, &terms, &mut self.wire.out)?;

@@ -2,20 +2,31 @@
 -- name schemas in which others have created functions and operators of the same names, which would
 -- run with the caller's rights. A client replaces functions of an earlier revision.
 
--- The timeline of the server: another one after a failover. Empty if the server does not tell.
+-- The timeline of the server, which is another one after a failover, or nothing if the server does not
+-- tell; and behind it, what is another one where an older copy may have been restored: the start of the
+-- server, and the file of the table, whose path has the database in it.
 CREATE OR REPLACE FUNCTION {schema}.timeline_1() RETURNS pg_catalog.text LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 2
+SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 3
+DECLARE
+    timeline text := '';
 BEGIN
-    RETURN left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
-EXCEPTION WHEN OTHERS THEN
-    RETURN '';
+    BEGIN
+        timeline := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+    EXCEPTION WHEN OTHERS THEN
+        NULL;
+    END;
+    RETURN format('%s %s %s', timeline,
+        (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
+        pg_relation_filepath('{schema}.life'));
 END $body$;
 
--- The present life. A new one begins with numbers above all earlier ones.
+-- The present life. A new one begins with numbers above all earlier ones, and so does a copy that may be
+-- older: what it lacks may have been given to others. Locks that are held in a copy are still held.
 CREATE OR REPLACE FUNCTION {schema}.live_1() RETURNS bigint LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 2
+SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 3
 DECLARE
     timeline_now text := {schema}.timeline_1();
+    known text;
     present bigint;
     micros bigint;
 BEGIN
@@ -24,15 +35,19 @@ BEGIN
         RETURN present;
     END IF;
     LOCK TABLE {schema}.life IN SHARE ROW EXCLUSIVE MODE;
-    SELECT id INTO present FROM {schema}.life WHERE timeline = timeline_now;
-    IF FOUND THEN
+    SELECT id, timeline INTO present, known FROM {schema}.life;
+    IF known = timeline_now THEN
         RETURN present;
     END IF;
-    -- A crash or a failover may have taken numbers back, but fewer than microseconds have passed
-    -- since. The million is for those who draw numbers between these two steps, or have drawn them
-    -- in the last moments.
+    -- Numbers may have been taken back, but fewer than microseconds have passed since. The million is
+    -- for those who draw numbers between these two steps, and for the last numbers of a primary, whose
+    -- clock may have been ahead.
     micros := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     PERFORM setval('{schema}.numbers', greatest(nextval('{schema}.numbers'), micros) + 1000000);
+    IF split_part(known, ' ', 1) = split_part(timeline_now, ' ', 1) THEN
+        UPDATE {schema}.life SET timeline = timeline_now;
+        RETURN present;
+    END IF;
     present := ('x' || md5(random()::text || clock_timestamp()::text || pg_backend_pid()::text))::bit(64)::bigint;
     DELETE FROM {schema}.life;
     INSERT INTO {schema}.life (id, timeline) VALUES (present, timeline_now);
@@ -42,7 +57,7 @@ END $body$;
 -- One operation on one item. The new end of the item is `lease` from now, else `until`, else as it
 -- is. NULL leaves the setting of the session: `patience` (for how many milliseconds the row may stay
 -- locked by others) and `commits` (`synchronous_commit`). `of_life`: the life in which the client's
--- connection was opened; NULL if it cannot be another one.
+-- connection was opened; NULL if it need not be compared.
 --
 --   op                     code
 --   1 add                  1 stored, 2 exists
@@ -59,7 +74,7 @@ CREATE OR REPLACE FUNCTION {schema}.apply_1(
     OUT code integer, OUT number bigint, OUT body pg_catalog.bytea, OUT ends pg_catalog.timestamptz,
     OUT clock pg_catalog.timestamptz
 ) LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 2
+SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 3
 DECLARE
     largest CONSTANT integer := 1048576;
     whole CONSTANT numeric := 18446744073709551616;
@@ -212,7 +227,7 @@ CREATE OR REPLACE PROCEDURE {schema}.run_1(
     commits pg_catalog.text, of_life bigint,
     INOUT codes integer[], INOUT numbers bigint[], INOUT bodies pg_catalog.bytea[],
     INOUT ends pg_catalog.timestamptz[], INOUT clocks pg_catalog.timestamptz[]
-) LANGUAGE plpgsql AS $body$ -- Revision 2
+) LANGUAGE plpgsql AS $body$ -- Revision 3
 DECLARE
     last_change integer := 0;
     is_unsynced boolean := false;

@@ -119,10 +119,11 @@ fn functions(about: &About, schema: &Schema) -> Finding {
         );
     }
     if about.is_current {
-        return Finding::new("functions", Good, "look up names in pg_catalog alone");
+        return Finding::new("functions", Good, "are those of this memlock, or of a later one");
     }
-    let said = "are of an earlier memlock, or were changed: users who may create functions in a schema of \
-                the search path of memlock's users can have them run with the rights of these";
+    let said = "are of an earlier memlock, or were changed: fences can fall after an older copy is restored, and \
+                users who may create functions in a schema of the search path of memlock's users may have \
+                them run with the rights of these";
     Finding::new("functions", Bad, said).mend(if about.may_upgrade {
         "nothing: the next lock that is taken with this URL replaces them. Run doctor again"
             .to_owned()

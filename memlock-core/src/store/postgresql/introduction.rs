@@ -120,9 +120,9 @@ fn upgrade(
         && !settings.has_warned.swap(true, Ordering::Relaxed)
     {
         log::warn!(
-            "{title}: the functions in the schema {:?} of the database {:?} are of an earlier memlock. Users \
-             who may create functions in a schema of the search path can have them run with the rights of \
-             this user, behind a pooler. {why}",
+            "{title}: the functions in the schema {:?} of the database {:?} are of an earlier memlock, or were \
+             changed. Users who may create functions in a schema of the search path may have them run with \
+             the rights of this user, behind a pooler. {why}",
             schema.name(),
             settings.database
         );

@@ -27,7 +27,7 @@ const UNLOGGED: Guarantees = Guarantees {
 /// Of logged tables.
 const DURABLE: Guarantees = Guarantees {
     survives: Survives::Crash,
-    fences_rise: FencesRise::Always,
+    fences_rise: FencesRise::UnlessRestored,
     order: Order::Open,
     ..UNLOGGED
 };

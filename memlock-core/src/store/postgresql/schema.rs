@@ -12,7 +12,7 @@ const FUNCTIONS: &str = include_str!("functions.sql");
 
 /// The revision of the functions' bodies, which is in the first line of each. A later one has the
 /// same interface.
-pub(super) const REVISION: i32 = 2;
+pub(super) const REVISION: i32 = 3;
 
 /// For how many milliseconds a function may be locked by others that is to be replaced.
 const UPGRADE_PATIENCE: u32 = 100;

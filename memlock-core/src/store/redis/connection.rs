@@ -3,6 +3,10 @@
 //! The commands of a batch are sent in one packet. If a reply has to contain a fence, the packet
 //! ends with an `INCR` of the counter of fences. It is carried out after the item was stored, so the
 //! number is greater than those that were drawn while others held the lock.
+//!
+//! The counter is raised when a connection is opened. Meanwhile the server may have become a replica of
+//! an older copy, and a primary again, which closes no connection: the counter is raised once more in
+//! front of an `INCR` that follows the last one after a second or more.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,6 +28,9 @@ use crate::store::{Epoch, Expiry, Failure, Op, Reply};
 /// How often the script is loaded again within one batch.
 const RELOADS: usize = 2;
 
+/// After so long without a fence, the counter is raised before the next one is drawn.
+const UNRAISED: Duration = Duration::from_secs(1);
+
 /// A connection that is logged in.
 pub(in crate::store) struct Connection {
     socket: Socket,
@@ -31,6 +38,8 @@ pub(in crate::store) struct Connection {
     introduction: Introduction,
     /// When the request for the server's policy was sent.
     retention_read: Moment,
+    /// When the last fence was drawn, or the counter raised by the handshake.
+    last_draw: Moment,
     settings: Arc<Settings>,
     /// The number from which the next version is made.
     next_version: u64,
@@ -68,8 +77,16 @@ impl Connection {
         })?;
         let next_version = u64::from_ne_bytes(start);
         let settings = Arc::clone(settings);
-        let retention_read = introduction.time.sent;
-        Ok(Connection { socket, parser, introduction, retention_read, settings, next_version })
+        let sent = introduction.time.sent;
+        Ok(Connection {
+            socket,
+            parser,
+            introduction,
+            retention_read: sent,
+            last_draw: sent,
+            settings,
+            next_version,
+        })
     }
 
     fn epoch(&self) -> Epoch {
@@ -85,8 +102,9 @@ impl Connection {
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Option<Reply>>, Failure> {
         let versions = self.new_versions(ops.len());
+        self.encode(ops, &versions, script);
         let draws = ops.iter().any(Op::wants_fence);
-        self.encode(ops, &versions, script, draws);
+        let raises = draws && self.encode_draw(false);
         if !self.socket.output.is_empty() {
             self.socket.write_out()?;
             remote::aside(meanwhile)?;
@@ -124,8 +142,8 @@ impl Connection {
         }
         // A command that was refused was not carried out, but others may have been.
         let changed = any_changed(&replies);
-        let fence = if draws {
-            let drawn = self.next(&mut patience);
+        let drawn = if draws {
+            let drawn = self.read_draw(raises, &mut patience);
             Some(drawn.map_err(|error| Failure { error, sent: changed })?)
         } else {
             None
@@ -134,7 +152,7 @@ impl Connection {
             let error = request::refused(op, error.code(), error.details().unwrap_or_default());
             return Err(Failure { error, sent: changed });
         }
-        if let Some(drawn) = fence {
+        if let Some(drawn) = drawn {
             let fence = self.fence(drawn).map_err(|error| Failure { error, sent: changed })?;
             fill_in(ops, &mut replies, fence);
         }
@@ -175,7 +193,7 @@ impl Connection {
         (0..count as u64).map(|place| mix(first.wrapping_add(place))).collect()
     }
 
-    fn encode(&mut self, ops: &[Op<'_>], versions: &[u64], script: Script, draws: bool) {
+    fn encode(&mut self, ops: &[Op<'_>], versions: &[u64], script: Script) {
         let epoch = self.epoch();
         let output = &mut self.socket.output;
         output.clear();
@@ -190,30 +208,44 @@ impl Connection {
                 is_spelled = script == Script::Spelled;
             }
         }
-        if draws {
-            request::draw(&self.settings.fence, output);
+    }
+
+    /// Appends the drawing of a fence to the packet. Returns whether the raise is in front of it, which may
+    /// be due in any case.
+    fn encode_draw(&mut self, must_raise: bool) -> bool {
+        let now = self.socket.clock().now();
+        let since_last = now.since(std::mem::replace(&mut self.last_draw, now));
+        let floor = self.introduction.floor;
+        let raises = must_raise || floor.is_none() || since_last >= UNRAISED;
+        let (key, output) = (&self.settings.fence, &mut self.socket.output);
+        if raises {
+            handshake::raise(key, floor.unwrap_or(0)).write_packed_command(output);
         }
+        request::draw(key, output);
+        raises
+    }
+
+    /// The replies to the raise, if there was one, and to the drawing of a fence.
+    fn read_draw(
+        &mut self,
+        raises: bool,
+        patience: &mut Patience,
+    ) -> Result<(Option<Value>, Value)> {
+        let raised = if raises { Some(self.next(patience)?) } else { None };
+        Ok((raised, self.next(patience)?))
     }
 
     /// The fence that was drawn. A number that is not greater than earlier ones shows that the
     /// server has lost its counter, for example by `FLUSHALL`: the counter is then raised, and
     /// another fence is drawn, while this client holds what the fence is for.
-    fn fence(&mut self, drawn: Value) -> Result<u64> {
+    fn fence(&mut self, drawn: (Option<Value>, Value)) -> Result<u64> {
         let mut fence = fence_of(&self.settings.fence, drawn)?;
         let floor = self.introduction.floor.unwrap_or(0);
-        if fence <= floor || self.introduction.floor.is_none() {
-            let key = &self.settings.fence;
-            let output = &mut self.socket.output;
-            output.clear();
-            handshake::raise(key, floor).write_packed_command(output);
-            request::draw(key, output);
+        if fence <= floor {
+            self.socket.output.clear();
+            let raises = self.encode_draw(true);
             self.socket.write_out().map_err(|failure| failure.error)?;
-            let mut patience = Patience::default();
-            let raised = self.next(&mut patience)?;
-            let drawn = self.next(&mut patience)?;
-            if let Value::ServerError(error) = raised {
-                return Err(errors::of_reply(error.code(), error.details().unwrap_or_default()));
-            }
+            let drawn = self.read_draw(raises, &mut Patience::default())?;
             fence = fence_of(&self.settings.fence, drawn)?;
             if fence <= floor {
                 return Err(Error::protocol("The server's counter of fences does not rise."));
@@ -237,15 +269,17 @@ fn has_changed(reply: &Reply) -> bool {
     matches!(reply, Reply::Stored(_) | Reply::Written | Reply::Deleted | Reply::Number(_))
 }
 
-fn fence_of(key: &Key, drawn: Value) -> Result<u64> {
+fn fence_of(key: &Key, drawn: (Option<Value>, Value)) -> Result<u64> {
     match drawn {
-        Value::Int(number) => u64::try_from(number).map_err(|_| handshake::not_the_counter(key)),
-        Value::ServerError(error) => {
+        (Some(Value::ServerError(error)), _) | (_, Value::ServerError(error)) => {
             if errors::is_no_counter(&error) {
                 return Err(handshake::not_the_counter(key));
             }
             let (code, text) = (error.code(), error.details().unwrap_or_default());
             Err(errors::of_reply(code, text).during(format_args!("drawing a fence")))
+        }
+        (_, Value::Int(number)) => {
+            u64::try_from(number).map_err(|_| handshake::not_the_counter(key))
         }
         _ => Err(Error::protocol("The server's reply to the drawing of a fence is no number.")),
     }

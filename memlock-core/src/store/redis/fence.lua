@@ -1,16 +1,39 @@
--- Raises the counter of fences to the server's time in microseconds, and to ARGV[1], unless it is
--- greater already; returns it. Fences therefore rise also if the server has lost the counter.
+-- Raises the counter of fences KEYS[1], also above ARGV[1], and returns it.
+--
+-- A new life of the data begins when a server is started, and has another `run_id`; and when one is
+-- promoted: `master_replid2` is the replication id of the server that it was a replica of. The note
+-- KEYS[2] tells in which life the counter was raised, and to what. In a new life the counter may lack its
+-- last numbers, or be that of an old copy: it is raised by a million, and to the server's time in
+-- microseconds.
+--
+-- In a known life it is raised to ten minutes ago, for data that was replaced without a new life. It
+-- follows the clock no closer: a replica that lacks the last raise, and whose clock is behind, could
+-- then not rise above it when it is promoted.
 --
 -- All commands that `script.lua` and the drawing of a fence need are called here, so that a user who lacks
 -- the right to one of them is refused before a lock is granted that cannot be given back. The increment
--- fails if something else is stored there. KEYS[2] is never stored.
+-- fails if something else is stored there. KEYS[3] is never stored.
 local time = redis.call('TIME')
+local clock = time[1] * 1000000 + time[2]
 redis.call('INCRBY', KEYS[1], 0)
 redis.call('INCR', KEYS[1])
-redis.call('PTTL', KEYS[2])
-redis.call('DEL', KEYS[2])
-local last = tonumber(redis.call('GET', KEYS[1]))
-local fence = math.max(time[1] * 1000000 + time[2], last, tonumber(ARGV[1]))
-local text = string.format('%.0f', fence)
+redis.call('PTTL', KEYS[3])
+redis.call('DEL', KEYS[3])
+local counter = tonumber(redis.call('GET', KEYS[1]))
+local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w*)') or ''
+local source = string.match(redis.call('INFO', 'replication'), 'master_replid2:(%w*)') or ''
+local life = run .. '/' .. source
+local known, first = string.match(redis.call('GET', KEYS[2]) or '', '^(%S+) (%d+)$')
+
+local is_new = life ~= known or counter < tonumber(first)
+if is_new then
+  counter = math.max(counter + 1000000, clock)
+else
+  counter = math.max(counter, clock - 600000000)
+end
+local text = string.format('%.0f', math.max(counter, tonumber(ARGV[1])))
 redis.call('SET', KEYS[1], text)
+if is_new then
+  redis.call('SET', KEYS[2], life .. ' ' .. text)
+end
 return text

@@ -176,8 +176,8 @@ fn accepted(answer: Value) -> Result<Value> {
 /// The error of an item that is in the way of the counter of fences.
 pub(super) fn not_the_counter(fence: &Key) -> Error {
     Error::protocol(format!(
-        "The item {fence} is not memlock's counter of fences: another program stores something there. Delete \
-         it, or choose another prefix."
+        "The item {fence} is not memlock's counter of fences, or {fence}%life is not its note: another program \
+         stores something there. Delete it, or choose another prefix."
     ))
 }
 
@@ -212,14 +212,15 @@ fn unknown_script() -> Cmd {
     call
 }
 
-/// Raises the counter of fences to the server's time in microseconds, and to `floor`; and fails if
-/// the user lacks a right that locks need.
+/// Raises the counter of fences above `floor`, and above all numbers of earlier lives of the server; and
+/// fails if the user lacks a right that locks need.
 pub(super) fn raise(fence: &Key, floor: u64) -> Cmd {
     let mut raise = cmd("EVAL");
     raise
         .arg(RAISE)
-        .arg(2)
+        .arg(3)
         .arg(fence.as_str())
+        .arg([fence.as_str(), "%life"].concat())
         .arg([fence.as_str(), "%rights"].concat())
         .arg(floor);
     raise

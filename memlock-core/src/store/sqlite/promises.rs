@@ -13,7 +13,7 @@ pub(super) const GUARANTEES: Guarantees = Guarantees {
     clock: ClockOf::Host,
     survives: Survives::Restart,
     evicts: false,
-    fences_rise: FencesRise::Always,
+    fences_rise: FencesRise::UnlessRestored,
     order: Order::Sent,
     guard: None,
     longest_key: 250,
