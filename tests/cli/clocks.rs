@@ -113,7 +113,7 @@ fn named(server: &Redis, host: &str, port: u16) -> TcpStream {
 }
 
 #[test]
-fn replicas_that_cannot_be_asked_are_told_and_stop_nothing() {
+fn replicas_that_cannot_be_asked_are_reported_and_stop_nothing() {
     let (server, stranger) = (Redis::start(&[]), Redis::start(&[]));
     let (nobody, silent) = (ReservedPort::any(), TcpListener::bind("127.0.0.1:0").unwrap());
     let silent = silent.local_addr().map(|address| (address.port(), silent)).unwrap();

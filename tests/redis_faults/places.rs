@@ -5,10 +5,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 
-use memlock_core::ErrorKind;
+use memlock_core::{ErrorKind, Release};
 use memlock_tests::client::connect;
 use memlock_tests::launch::until;
 use memlock_tests::process::Server;
+use memlock_tests::sigpipe;
 
 use crate::stores::redis::{Redis, reply};
 use crate::{LEASE, PATIENCE, client, refused, works};
@@ -39,6 +40,10 @@ fn a_unix_socket_is_as_good_as_a_port() {
         drop(lock);
         assert!(waiter.join().unwrap().unwrap().is_some());
     });
+    // The server closes connections, and the next request cannot be written.
+    let mut lock = local.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let () = server.reply(&["CLIENT", "KILL", "TYPE", "normal"]);
+    assert_eq!(sigpipe::is_not_raised(|| lock.unlock()).unwrap(), Release::Released);
     let () = server.reply(&["CONFIG", "SET", "requirepass", "a b&c"]);
     works(&connect(&format!("{url}?password=a%20b%26c")), "n");
     works(&connect(&format!("{url}?user=default&password=a%20b%26c")), "n");

@@ -13,6 +13,7 @@ use std::time::Duration;
 use memlock_core::{Client, ErrorKind};
 use memlock_tests::launch::{ReservedPort, until};
 use memlock_tests::process::Server;
+use memlock_tests::sigpipe;
 
 use crate::stores::redis::{Redis, reply};
 use crate::{LEASE, PATIENCE, client, refusal, refused, works};
@@ -118,6 +119,16 @@ impl Encrypted {
         let ca = Certificates::get().path("ca.crt");
         format!("rediss://{host}:{}?tls_ca={ca}&{parameters}", self.port.number())
     }
+}
+
+#[test]
+fn connections_that_are_reset_end_no_program() {
+    let server = Encrypted::start("server", &[]);
+    let number = server.port.number().to_string();
+    sigpipe::is_not_raised_by_resets(&format!("127.0.0.1:{number}"), |address| {
+        let (_, port) = address.split_once(':').unwrap();
+        server.url("localhost", PATIENT).replace(&number, port)
+    });
 }
 
 #[test]

@@ -108,6 +108,7 @@ macro_rules! on_each_server {
             behaviour! { victim: outages: a_renewed_lock_is_reported_lost_or_kept_across_a_restart }
             behaviour! { victim: outages: a_frozen_server_holds_no_call_up }
             behaviour! { shared: outages: cut_connections_are_replaced_without_a_word }
+            behaviour! { shared: outages: connections_that_are_reset_end_no_program }
             behaviour! { shared: outages: a_server_that_is_not_there_is_unreachable }
             behaviour! { shared: losses: any_burst_may_be_lost }
             behaviour! { shared: losses: a_late_reply_is_never_taken_for_another }

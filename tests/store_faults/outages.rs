@@ -7,6 +7,7 @@ use memlock_core::store::Survives;
 use memlock_core::{ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, SetUp};
 use memlock_tests::launch::{ReservedPort, poll_until, until};
 use memlock_tests::relay::Relay;
+use memlock_tests::sigpipe;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::{Bench, LEASE, PATIENCE, QUICK, is_free};
@@ -151,6 +152,13 @@ pub(crate) fn cut_connections_are_replaced_without_a_word(bench: &Bench) {
         relay.cut();
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     }
+}
+
+/// A program that does not ignore SIGPIPE lives on.
+pub(crate) fn connections_that_are_reset_end_no_program(bench: &Bench) {
+    sigpipe::is_not_raised_by_resets(&bench.server().process().address(), |address| {
+        bench.url_at(address)
+    });
 }
 
 pub(crate) fn a_server_that_is_not_there_is_unreachable(bench: &Bench) {

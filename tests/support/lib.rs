@@ -25,6 +25,7 @@
 //! - [`url`]: URLs with further parameters.
 //! - [`one_by_one`]: a server that several tests use, one after the other.
 //! - [`hosts`]: several hosts on one network, each with a firewall of its own.
+//! - [`sigpipe`]: whether a write to a closed connection would end the program.
 //! - [`wrong_clock`]: programs whose wall clock is wrong.
 //! - [`witness`]: holding a lock by other means as well.
 //!
@@ -60,6 +61,7 @@ pub mod proxy;
 pub mod relay;
 pub mod safety;
 pub mod server;
+pub mod sigpipe;
 pub mod stopwatch;
 pub mod stranger;
 pub mod url;

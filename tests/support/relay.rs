@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+pub use crate::wire::End;
 use crate::wire::{Connections, Listener, lock};
 
 /// What becomes of a burst.
@@ -92,6 +93,11 @@ impl Relay {
     /// Cuts all connections.
     pub fn cut(&self) {
         self.listener.close_connections();
+    }
+
+    /// Ends all connections by a reset.
+    pub fn reset(&self, end: End) {
+        self.listener.reset_connections(end);
     }
 }
 

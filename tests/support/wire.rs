@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -17,6 +18,15 @@ const NEXT_PIECE: Duration = Duration::from_millis(5);
 /// A lock that a panicking test has not spoilt for the others.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How a connection ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// By a reset.
+    Reset,
+    /// It is closed, and then reset.
+    ClosedAndReset,
 }
 
 /// Listens on a free loopback port and serves each connection on a thread of its own. Dropping it
@@ -54,6 +64,10 @@ impl Listener {
 
     pub(crate) fn close_connections(&self) {
         lock(&self.open.list).close_all();
+    }
+
+    pub(crate) fn reset_connections(&self, end: End) {
+        lock(&self.open.list).reset_all(end);
     }
 }
 
@@ -120,6 +134,24 @@ impl List {
         for socket in self.sockets.values() {
             // It fails when the other side has closed already.
             let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+impl List {
+    fn reset_all(&self, end: End) {
+        for socket in self.sockets.values() {
+            if end == End::ClosedAndReset {
+                // It fails when the other side has closed already.
+                let _ = socket.shutdown(Shutdown::Write);
+            }
+            let nowhere = libc::sockaddr {
+                sa_family: libc::AF_UNSPEC as libc::sa_family_t,
+                sa_data: [0; 14],
+            };
+            let length = size_of_val(&nowhere) as libc::socklen_t;
+            // SAFETY: the address is as long as is said. Connecting a socket to nowhere resets it.
+            unsafe { libc::connect(socket.as_raw_fd(), &raw const nowhere, length) };
         }
     }
 }

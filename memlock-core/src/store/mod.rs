@@ -32,6 +32,8 @@ mod redis;
 mod remote;
 mod route;
 pub mod schemes;
+#[cfg(any(feature = "memcached", feature = "mysql", feature = "postgresql", feature = "redis"))]
+mod send;
 #[cfg(feature = "sqlite")]
 mod sqlite;
 #[cfg(feature = "tls")]

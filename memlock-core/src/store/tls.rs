@@ -15,6 +15,7 @@ use rustls::{
     RootCertStore, SignatureScheme, StreamOwned,
 };
 
+use super::send::send;
 use super::url::Url;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
@@ -119,20 +120,21 @@ impl Tls {
     pub(in crate::store) fn connect(
         &self,
         host: &str,
-        mut socket: TcpStream,
+        socket: TcpStream,
         deadline: Moment,
         clock: &dyn Clock,
     ) -> std::io::Result<Encrypted> {
         let name = ServerName::try_from(host.to_owned()).map_err(IoError::other)?;
         let mut session =
             ClientConnection::new(Arc::clone(&self.0), name).map_err(IoError::other)?;
+        let mut socket = Plain(socket);
         while session.is_handshaking() {
             let left = deadline.since(clock.now());
             if left.is_zero() {
                 return Err(IoKind::TimedOut.into());
             }
-            socket.set_read_timeout(Some(left))?;
-            socket.set_write_timeout(Some(left))?;
+            socket.0.set_read_timeout(Some(left))?;
+            socket.0.set_write_timeout(Some(left))?;
             while session.wants_write() {
                 if let Some(0) = unless_interrupted(session.write_tls(&mut socket))? {
                     return Err(IoKind::WriteZero.into());
@@ -258,12 +260,31 @@ fn unusable(parameter: &str, path: &str, error: &rustls::pki_types::pem::Error) 
     Error::config(format!("The file {path:?} of the parameter {parameter} is not usable: {error}."))
 }
 
+/// The socket below TLS.
+struct Plain(TcpStream);
+
+impl Read for Plain {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.read(buffer)
+    }
+}
+
+impl Write for Plain {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        send(&self.0, bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// An encrypted connection.
-pub(in crate::store) struct Encrypted(StreamOwned<ClientConnection, TcpStream>);
+pub(in crate::store) struct Encrypted(StreamOwned<ClientConnection, Plain>);
 
 impl Encrypted {
     pub(in crate::store) fn socket(&self) -> &TcpStream {
-        &self.0.sock
+        &self.0.sock.0
     }
 
     /// Processes what the server has sent without being asked: for example, it may send keys for
@@ -275,7 +296,7 @@ impl Encrypted {
     ) -> bool {
         let StreamOwned { conn, sock } = &mut self.0;
         loop {
-            match has_more(sock) {
+            match has_more(&sock.0) {
                 Some(true) => {}
                 Some(false) => return true,
                 None => return false,

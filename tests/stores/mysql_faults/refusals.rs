@@ -9,7 +9,7 @@ use memlock_tests::certificate::certify;
 use memlock_tests::launch::{give, until};
 use memlock_tests::mysql::{MariaDb, USER};
 use memlock_tests::process::Server;
-use memlock_tests::url;
+use memlock_tests::{sigpipe, url};
 
 use crate::{Alone, LEASE, Place, connect, refused, shared, try_lock};
 
@@ -154,6 +154,11 @@ fn connections_are_encrypted_and_the_server_is_verified() {
     let keys: Vec<String> = (0..300).map(|number| format!("key {number}")).collect();
     assert_eq!(list.insert_many(&keys).unwrap().unwrap().len(), 300);
     assert!(lock.check().unwrap());
+    let port = server.process().port().to_string();
+    sigpipe::is_not_raised_by_resets(&server.process().address(), |other| {
+        let (_, other) = other.split_once(':').unwrap();
+        url::with(&by_name.replace(&port, other), &verified)
+    });
     for (url, kind, says) in [
         (by_address.clone(), ErrorKind::Config, "password"),
         (url::with(&by_name, "tls=verify"), ErrorKind::Unreachable, "TLS"),

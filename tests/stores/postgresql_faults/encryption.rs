@@ -4,7 +4,8 @@ use std::fs;
 
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::certificate::certify;
-use memlock_tests::url;
+use memlock_tests::process::Server;
+use memlock_tests::{sigpipe, url};
 
 use crate::{LEASE, Place, alone, connect};
 
@@ -52,6 +53,10 @@ fn connections_are_encrypted_as_the_url_says() {
         assert_eq!(list.insert_many(&keys).unwrap().unwrap().len(), keys.len());
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     }
+    let address = server.process().address();
+    sigpipe::is_not_raised_by_resets(&address, |other| {
+        url::with(&by_address.replace(&address, other), "sslmode=require")
+    });
     // Another name than that of the certificate, and an authority that is not known.
     let other_name = format!("sslmode=verify-full&{root}");
     refused(&by_address, &other_name, ErrorKind::Unreachable, "TLS");

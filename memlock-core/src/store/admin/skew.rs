@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_difference_beyond_the_limit_and_the_round_trip_is_told_with_its_direction() {
+    fn a_difference_beyond_the_limit_and_the_round_trip_is_reported_with_its_direction() {
         let said = |shown: u64, [before, after]: [u64; 2]| {
             let at = Duration::from_millis;
             Skew::new(at(shown), [at(before), at(after)], 1.0).finding("beware")

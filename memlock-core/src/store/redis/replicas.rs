@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn clocks_that_agree_and_those_that_do_not_are_told() {
+    fn clocks_that_agree_and_those_that_do_not_are_reported() {
         assert_eq!(finding(0, &[]).verdict, Good);
         for (count, replicas, says) in [
             (1, vec![replica("a", -0.9)], "; its clock agrees with this server's within 1 s"),

@@ -7,6 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::store::send::send;
 #[cfg(feature = "tls")]
 use crate::store::tls::Encrypted;
 
@@ -122,10 +123,10 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.write(bytes),
+            Stream::Tcp(stream) => send(stream, bytes),
             #[cfg(feature = "tls")]
             Stream::Tls(stream) => stream.write(bytes),
-            Stream::Unix(stream) => stream.write(bytes),
+            Stream::Unix(stream) => send(stream, bytes),
         }
     }
 
