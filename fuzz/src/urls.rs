@@ -45,7 +45,8 @@ fn separator(url: &str) -> char {
 
 /// Whatever a parameter's value is, it can be written with %XX, and means the same.
 fn as_a_parameter(value: &str) {
-    let written = percent_encode(value.as_bytes()).replace('&', "%26").replace('#', "%23");
+    let written = percent_encode(value.as_bytes());
+    let written = written.replace('&', "%26").replace('#', "%23").replace('@', "%40");
     let accepts =
         |name: &str| Client::connect(&format!("memory://parameter?{name}={written}")).is_ok();
     assert_eq!(accepts("prefix"), Keyspace::new(value).is_ok());

@@ -58,8 +58,7 @@ impl Client {
         let mut url = Url::parse(url)?;
         let of_the_machine: Arc<dyn Clock> = Arc::new(SystemClock);
         let store = schemes::open(&mut url, &of_the_machine)?;
-        let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())
-            .map_err(|error| url.refused("prefix", error))?;
+        let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())?;
         let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;
         let (notify, alias) = (url.take("notify"), url.take("bell"));
         if notify.is_some() && alias.is_some() {
@@ -68,9 +67,7 @@ impl Client {
             ));
         }
         let notify = notify.or(alias);
-        let notify = notify
-            .map_or(Ok(NotifySetting::Near), |text| NotifySetting::parse(&text))
-            .map_err(|error| url.refused("notify", error))?;
+        let notify = notify.map_or(Ok(NotifySetting::Near), |text| NotifySetting::parse(&text))?;
         url.finish()?;
         Ok(Client {
             context: Context::new(store, clock, keys, outage, Arc::new(UdpNotifier::new(notify))),

@@ -33,7 +33,8 @@ pub fn url() -> Result<Option<(String, &'static str)>> {
 /// As for [`url`].
 pub fn url_of_file() -> Result<Option<String>> {
     let Some(path) = variable(URL_FILE)? else { return Ok(None) };
-    let unusable = |why: String| Error::config(format!("The file {path:?} of {URL_FILE} {why}."));
+    let file = shown_path(&path);
+    let unusable = |why: String| Error::config(format!("The file{file} of {URL_FILE} {why}."));
     let mut bytes = Vec::new();
     std::fs::File::open(&path)
         .and_then(|file| file.take(LARGEST).read_to_end(&mut bytes))
@@ -43,6 +44,12 @@ pub fn url_of_file() -> Result<Option<String>> {
         Ok(url) if !url.is_empty() => Ok(Some(url)),
         _ => Err(unusable("has no URL in its first line".to_owned())),
     }
+}
+
+/// The path in messages, if it is absolute. Another text may be a secret in the place of the file
+/// that contains it.
+pub(crate) fn shown_path(path: &str) -> String {
+    if path.starts_with('/') { format!(" {path:?}") } else { String::new() }
 }
 
 fn variable(name: &str) -> Result<Option<String>> {

@@ -220,18 +220,45 @@ static void a_bad_url_is_told_what_would_be_good(void) {
     }
 }
 
+static void no_error_contains_a_password(void) {
+    const char *urls[] = {
+        "memcached://user:s3cret@localhost",
+        "memcached://localhost?password=a&pool=s3cret",
+        "redis://user:s3cret@localhost/x",
+        "redis://s3cret@localhost",
+        "redis://user:s3cret",
+        "redis:user:s3cret%40localhost",
+        "redis://user:s3cret\xff@localhost",
+        "redis+unix:///socket?password=s3cret&db=x",
+        "mysql://user:s3cret@tcp(localhost:3306)/db",
+        "postgresql://localhost/db?user=u&password=a%40s3cret&port=x",
+        "postgresql+psycopg2://user:s3cret@localhost/db",
+        "sqlite:///user:s3cret@localhost/db",
+        "host=localhost user=u password=s3cret",
+        "user:s3cret",
+        "s3cret",
+    };
+    for (size_t i = 0; i < sizeof urls / sizeof *urls; i++) {
+        memlock_client *opened;
+        ANSWERS(MEMLOCK_CONFIG, memlock_client_open(urls[i], &opened));
+        CHECK(!strstr(memlock_last_error(), "s3cret"));
+        ANSWERS(MEMLOCK_CONFIG, memlock_init(urls[i]));
+        CHECK(!strstr(memlock_last_error(), "s3cret"));
+    }
+}
+
 static void *an_error_of_its_own(void *unused) {
     (void)unused;
     CHECK(memlock_last_error()[0] == '\0');
-    ANSWERS(MEMLOCK_CONFIG, memlock_init("of this thread"));
-    SAYS("of this thread");
+    ANSWERS(MEMLOCK_CONFIG, memlock_init("memcached://of-this-thread:x"));
+    SAYS("of-this-thread");
     return NULL;
 }
 
 static void the_last_error_is_the_threads_own(void) {
-    ANSWERS(MEMLOCK_CONFIG, memlock_init("of the main thread"));
+    ANSWERS(MEMLOCK_CONFIG, memlock_init("memcached://of-the-main-thread:x"));
     check_in_thread(an_error_of_its_own, NULL);
-    SAYS("of the main thread");
+    SAYS("of-the-main-thread");
 }
 
 static void every_answer_has_a_sentence(void) {
@@ -265,6 +292,7 @@ int main(void) {
     RUN(walks_take_no_null);
     RUN(what_cannot_be_done_to_an_opened_list_is_invalid);
     RUN(a_bad_url_is_told_what_would_be_good);
+    RUN(no_error_contains_a_password);
     RUN(the_last_error_is_the_threads_own);
     RUN(every_answer_has_a_sentence);
     ANSWERS(MEMLOCK_OK, memlock_permit_release(permit));

@@ -194,6 +194,11 @@ fn no_message_shows_a_password() {
         "memcached://user:secret@host",
         "memcached:user:secret@host",
         "memory://user:secret@host",
+        "redis+unix:///user:secret@host",
+        "redis://user:secret%40host",
+        "mysql://user:secret@tcp(host:3306)/x",
+        "postgresql://user:secret@host/x?host=other",
+        "carrier://user:secret@host",
     ] {
         let said = done(memlock_at(url, &["show", "a"]));
         assert_eq!(said.code, Some(78), "{said:?}");

@@ -94,7 +94,7 @@ def test_a_record_tells_which_line_has_called_memlock_and_its_message_is_no_temp
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with caplog.at_level(logging.INFO, "memlock"):
-        fail("memcached://%s-%(name)s-{}")
+        fail("redis+unix:///%25s-%25(name)s-{}")
     (record,) = caplog.records
     assert (record.pathname, record.funcName) == (__file__, "fail")
     assert record.threadName == "MainThread"

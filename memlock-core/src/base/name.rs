@@ -169,7 +169,7 @@ impl Keyspace {
     pub fn new(prefix: &str) -> Result<Keyspace> {
         if prefix.len() > MAX_PREFIX || !prefix.bytes().all(is_plain) {
             return Err(Error::config(format!(
-                "The prefix {prefix:?} is not usable: take at most {MAX_PREFIX} visible ASCII \
+                "The URL's parameter prefix is not usable: take at most {MAX_PREFIX} visible ASCII \
                  characters other than '%'."
             )));
         }

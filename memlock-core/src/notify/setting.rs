@@ -18,11 +18,11 @@ pub(crate) enum NotifySetting {
 impl NotifySetting {
     pub(crate) fn parse(text: &str) -> Result<NotifySetting> {
         let unreadable = || {
-            Error::config(format!(
-                "The URL's parameter notify={text:?} is not read: write notify=off, or \
-                 notify=address, notify=address:port or notify=address:first-last with the address \
-                 by which other waiters' hosts reach this one ([…] around an IPv6 address)."
-            ))
+            Error::config(
+                "The URL's parameter notify is not read: write notify=off, or notify=address, \
+                 notify=address:port or notify=address:first-last with the address by which other \
+                 waiters' hosts reach this one ([…] around an IPv6 address).",
+            )
         };
         if text == "off" {
             return Ok(NotifySetting::Off);

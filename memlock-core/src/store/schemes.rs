@@ -72,8 +72,7 @@ pub fn schema(url: &str) -> Result<String> {
     let (_, schema) = found.ok_or_else(|| {
         let known: Vec<&str> = SCHEMAS.iter().map(|(scheme, _)| *scheme).collect();
         Error::config(format!(
-            "{:?} is not the scheme of a database that memlock knows. These are: {}.",
-            url.scheme,
+            "The URL has no scheme of a database that memlock knows. These are: {}.",
             known.join(", ")
         ))
     })?;
@@ -98,10 +97,24 @@ pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Stor
     let (.., open) = known.ok_or_else(|| {
         let forms: Vec<&str> = SCHEMES.iter().map(|(_, form, _)| *form).collect();
         Error::config(format!(
-            "The URL's scheme {:?} is not known. The known ones are {}.",
-            url.scheme,
+            "{} has no scheme that memlock knows. The known ones are {}.",
+            url.shown(),
             forms.join(", ")
         ))
     })?;
     open(url, clock)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::url;
+
+    /// Otherwise messages do not even name the scheme.
+    #[test]
+    fn messages_may_show_the_schemes() {
+        for (known, ..) in SCHEMES {
+            assert!(url::SCHEMES.iter().any(|(scheme, _)| scheme == known), "{known}");
+        }
+    }
 }

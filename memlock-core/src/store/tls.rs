@@ -18,6 +18,7 @@ use rustls::{
 use super::send::send;
 use super::url::Url;
 use crate::clock::{Clock, Moment};
+use crate::environment::shown_path;
 use crate::error::{Error, Result};
 
 /// How servers are authenticated, and this client to them.
@@ -257,7 +258,8 @@ fn certificates(parameter: &str, path: &str) -> Result<Vec<CertificateDer<'stati
 }
 
 fn unusable(parameter: &str, path: &str, error: &rustls::pki_types::pem::Error) -> Error {
-    Error::config(format!("The file {path:?} of the parameter {parameter} is not usable: {error}."))
+    let file = shown_path(path);
+    Error::config(format!("The file{file} of the parameter {parameter} is not usable: {error}."))
 }
 
 /// The socket below TLS.

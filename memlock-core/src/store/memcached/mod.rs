@@ -63,8 +63,7 @@ pub(crate) struct Memcached {
 impl Memcached {
     /// Parses the URL. No connection is opened until the first operation.
     pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
-        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())
-            .map_err(|error| url.refused("prefix", error))?;
+        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())?;
         let hosts = url.authority()?.split(',');
         let places = hosts.map(|host| remote::split(url, host, DEFAULT_PORT));
         let places = places.collect::<Result<_>>()?;

@@ -92,10 +92,11 @@ impl MySql {
                 vec![Place::Unix(PathBuf::from(path))]
             }
             Some(path) => {
-                return Err(Error::config(format!(
-                    "{} is for one server, and an absolute path.",
-                    url.parameter("socket", Some(&path))
-                )));
+                return Err(url.bad_parameter(
+                    "socket",
+                    &path,
+                    "is for one server, and an absolute path.",
+                ));
             }
             None => hosts
                 .split(',')
@@ -105,10 +106,12 @@ impl MySql {
         let engine = MySql::engine(url)?;
         let mode = url.take("tls");
         if let Some(mode) = mode.as_deref().filter(|&mode| mode != "verify") {
-            return Err(Error::config(format!(
-                "{} is not verify, by which connections are encrypted and the server's certificate is verified.",
-                url.parameter("tls", Some(mode))
-            )));
+            return Err(url.bad_parameter(
+                "tls",
+                mode,
+                "is not verify, by which connections are encrypted and the server's certificate is \
+                 verified.",
+            ));
         }
         #[cfg(not(feature = "tls"))]
         if mode.is_some() {
@@ -128,12 +131,8 @@ impl MySql {
 
     fn engine(url: &mut Url) -> Result<Engine> {
         let Some(name) = url.take("engine") else { return Ok(Engine::InnoDb) };
-        Engine::from_name(&name).ok_or_else(|| {
-            Error::config(format!(
-                "{} is neither InnoDB nor MEMORY.",
-                url.parameter("engine", Some(&name))
-            ))
-        })
+        Engine::from_name(&name)
+            .ok_or_else(|| url.bad_parameter("engine", &name, "is neither InnoDB nor MEMORY."))
     }
 
     /// The statement that creates the table, for somebody who may run it.

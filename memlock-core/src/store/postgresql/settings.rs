@@ -1,5 +1,6 @@
 //! User, password, database and parameters; and the places of the servers.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
@@ -17,7 +18,6 @@ const DEFAULT_PORT: u16 = 5432;
 const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 
 /// What a connection needs.
-#[derive(Debug)]
 pub(super) struct Settings {
     pub(super) user: String,
     /// Of the URL or of the environment.
@@ -32,6 +32,13 @@ pub(super) struct Settings {
     pub(super) has_warned: AtomicBool,
 }
 
+/// Without the login: a user may be a token.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").finish_non_exhaustive()
+    }
+}
+
 impl Settings {
     /// Reads the URL: `postgresql://[user[:password]@][host[:port]][,…][/database][?…]`.
     pub(super) fn take(url: &mut Url) -> Result<(Settings, Vec<Place>)> {
@@ -43,34 +50,22 @@ impl Settings {
             ))
         };
         let (given_host, given_port) = (url.take("host"), url.take("port"));
-        let (given_user, given_password) = (url.take("user"), url.take("password"));
+        let (given_user, given_password) = (url.take("user"), url.take_secret("password"));
         let given_database = url.take("dbname");
-        let location = url.location.clone();
-        let rest = location.strip_prefix("//").ok_or_else(|| bad(url, "has no //"))?;
-        // A password that is not encoded may contain every character.
-        let (login, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (user, password) = login.split_once(':').unwrap_or((login, ""));
-        let decoded = |text: &str| {
-            let bytes = percent_decode(text).and_then(|bytes| String::from_utf8(bytes).ok());
-            let text = bytes.ok_or_else(|| bad(url, "has a broken %XX code (write '%' as %25)"))?;
-            Ok::<_, Error>(Some(text).filter(|text| !text.is_empty()))
-        };
-        let user = decoded(user)?.or(given_user);
-        let password = decoded(password)?.or(given_password);
-        let database = decoded(path)?.or(given_database);
+        let account = url.account()?;
+        let authority = account.hosts.to_owned();
+        let user = account.user.or(given_user);
+        let password = account.password.or(given_password);
+        let database = account.path.or(given_database);
         let port = match given_port {
             None => DEFAULT_PORT,
             Some(text) => text.parse().ok().filter(|&port| port != 0).ok_or_else(|| {
-                Error::config(format!(
-                    "{} is not a port from 1 to 65535.",
-                    url.parameter("port", Some(&text))
-                ))
+                url.bad_parameter("port", &text, "is not a port from 1 to 65535.")
             })?,
         };
         let hosts = match (authority.is_empty(), given_host) {
             (true, host) => host.unwrap_or_default(),
-            (false, None) => authority.to_owned(),
+            (false, None) => authority,
             (false, Some(_)) => return Err(bad(url, "has two hosts")),
         };
         let places =
@@ -81,10 +76,9 @@ impl Settings {
         };
         let database = database.or_else(|| variable("PGDATABASE")).unwrap_or_else(|| user.clone());
         let schema = schema(url)?;
-        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())
-            .map_err(|error| url.refused("prefix", error))?;
+        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())?;
         let settings = Settings {
-            password: password.or_else(|| variable("PGPASSWORD")).map(Secret),
+            password: password.or_else(|| variable("PGPASSWORD").map(Secret)),
             config: (!schema.is_durable).then(|| keys.config()),
             schema,
             ssl: Ssl::take(url)?,
@@ -105,18 +99,16 @@ pub(super) fn schema(url: &mut Url) -> Result<Schema> {
         None | Some("no") => false,
         Some("yes") => true,
         Some(other) => {
-            return Err(Error::config(format!(
-                "{} is neither yes nor no.",
-                url.parameter("durable", Some(other))
-            )));
+            return Err(url.bad_parameter("durable", other, "is neither yes nor no."));
         }
     };
     let name = url.take("schema").unwrap_or_else(|| "memlock".to_owned());
     Schema::new(&name, is_durable).ok_or_else(|| {
-        Error::config(format!(
-            "{} is not a schema's name: take 1 to 63 letters, digits and '_'.",
-            url.parameter("schema", Some(&name))
-        ))
+        url.bad_parameter(
+            "schema",
+            &name,
+            "is not a schema's name: take 1 to 63 letters, digits and '_'.",
+        )
     })
 }
 

@@ -98,7 +98,7 @@ fn unknown(url: &Url, mode: Option<&str>) -> Error {
     } else {
         "disable or prefer, since this memlock was built without TLS"
     };
-    Error::config(format!("{} is not one of {known}.", url.parameter("sslmode", mode)))
+    url.bad_parameter("sslmode", mode.unwrap_or_default(), &format!("is not one of {known}."))
 }
 
 /// Asks the server whether it has TLS.

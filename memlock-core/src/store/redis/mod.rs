@@ -42,7 +42,7 @@ use super::admin::Admin;
 use super::remote::{self, Address, Evictions, Place, Protocol, Remote, Socket};
 #[cfg(feature = "tls")]
 use super::tls::Tls;
-use super::url::{Secret, Url};
+use super::url::Url;
 use super::{Guarantees, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
@@ -78,7 +78,8 @@ impl Redis {
 
     /// Parses `redis+unix:///path/of/socket?db=N`, with `user=` and `password=`.
     pub(crate) fn open_unix(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
-        let path = url.location.strip_prefix("//").unwrap_or(&url.location);
+        let location = url.location()?;
+        let path = location.strip_prefix("//").unwrap_or(location);
         let path = percent_decode(path).and_then(|path| String::from_utf8(path).ok());
         let path = path.filter(|path| path.starts_with('/')).ok_or_else(|| {
             Error::config(format!(
@@ -86,7 +87,7 @@ impl Redis {
                 url.shown()
             ))
         })?;
-        let (user, password) = (url.take("user"), url.take("password").map(Secret));
+        let (user, password) = (url.take("user"), url.take_secret("password"));
         let database = url.take("db");
         let settings = Settings::take(url, user, password, database.as_deref())?;
         let protocol = Redis::new(settings);

@@ -1,5 +1,7 @@
 //! User, password, database and parameters.
 
+use std::fmt;
+
 use crate::error::{Error, Result};
 use crate::name::{Key, Keyspace};
 use crate::store::remote::Evictions;
@@ -12,7 +14,6 @@ const PASSWORD_VARIABLE: &str = "REDISCLI_AUTH";
 const LARGEST_DATABASE: u32 = i32::MAX as u32;
 
 /// What a connection needs.
-#[derive(Debug)]
 pub(super) struct Settings {
     pub(super) user: Option<String>,
     pub(super) password: Option<Secret>,
@@ -25,6 +26,13 @@ pub(super) struct Settings {
     pub(super) fence: Key,
     /// The item in which all clients of a server agree on the guard.
     pub(super) config: Key,
+}
+
+/// Without the login: a user may be a token.
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings").finish_non_exhaustive()
+    }
 }
 
 impl Settings {
@@ -54,8 +62,7 @@ impl Settings {
                 url.shown()
             )));
         }
-        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())
-            .map_err(|error| url.refused("prefix", error))?;
+        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())?;
         let (fence, config) = (keys.internal("fence"), keys.config());
         let is_encrypted = url.scheme == "rediss";
         Ok(Settings { user, password, database, evictions, is_encrypted, fence, config })

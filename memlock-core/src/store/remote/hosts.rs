@@ -4,7 +4,7 @@ use super::settings::Place;
 use crate::error::{Error, Result};
 use crate::hash::{fnv1a, mix};
 use crate::store::Route;
-use crate::store::url::Url;
+use crate::store::url::{self, Url};
 
 /// A server with a name.
 pub(super) trait Named {
@@ -70,32 +70,13 @@ fn weight(server: &str, route: Route) -> u64 {
 
 /// Parses `host`, `host:port` or `[ipv6]:port`, a part of the URL.
 pub(in crate::store) fn split(url: &Url, text: &str, default_port: u16) -> Result<Place> {
-    let bad = |why: &str| {
-        Err(Error::config(format!(
+    let (host, port) = url::host(text).map_err(|why| {
+        Error::config(format!(
             "{} {why}: write host, host:port or [ipv6]:port, and commas between servers.",
             url.part("The server", text)
-        )))
-    };
-    let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
-        Some((host, "")) => (host, None),
-        Some((host, rest)) => match rest.strip_prefix(':') {
-            Some(port) => (host, Some(port)),
-            None => return bad("has text behind ']'"),
-        },
-        None => match text.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        },
-    };
-    if host.is_empty() {
-        return bad("has no host");
-    }
-    let port = match port.map(str::parse) {
-        None => default_port,
-        Some(Ok(port)) if port != 0 => port,
-        Some(_) => return bad("has no port from 1 to 65535"),
-    };
-    Ok(Place::Tcp(host.to_ascii_lowercase(), port))
+        ))
+    })?;
+    Ok(Place::Tcp(host.to_ascii_lowercase(), port.unwrap_or(default_port)))
 }
 
 #[cfg(test)]

@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-#[cfg(any(feature = "memcached", feature = "redis"))]
-use crate::error::Error;
 use crate::error::Result;
 use crate::store::url::Url;
 
@@ -50,10 +48,9 @@ impl Evictions {
             None => Ok(Evictions::Unmentioned),
             Some("allow") => Ok(Evictions::Allowed),
             Some("refuse") => Ok(Evictions::Refused),
-            Some(other) => Err(Error::config(format!(
-                "{} is neither allow nor refuse.",
-                url.parameter("evictions", Some(other))
-            ))),
+            Some(other) => {
+                Err(url.bad_parameter("evictions", other, "is neither allow nor refuse."))
+            }
         }
     }
 }

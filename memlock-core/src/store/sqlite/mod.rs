@@ -85,7 +85,7 @@ pub(crate) struct Sqlite {
 impl Sqlite {
     /// Parses the URL. Nothing is opened until the first operation.
     pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
-        let path = path_of(&url.location).map_err(|why| {
+        let path = path_of(url.location()?).map_err(|why| {
             Error::config(format!(
                 "{} {why}: write sqlite:///absolute/path.db or sqlite:relative/path.db.",
                 url.shown()
@@ -95,11 +95,12 @@ impl Sqlite {
             None => false,
             Some("trust") => true,
             Some(other) => {
-                return Err(Error::config(format!(
-                    "{} is not known: write network=trust for a file system of a network whose \
+                return Err(url.bad_parameter(
+                    "network",
+                    other,
+                    "is not known: write network=trust for a file system of a network whose \
                      locks and memory maps work as on a local disk, or leave it out.",
-                    url.parameter("network", Some(other))
-                )));
+                ));
             }
         };
         let io_timeout = url.take_duration("io_timeout", Duration::from_secs(1))?;
