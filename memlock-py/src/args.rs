@@ -44,6 +44,24 @@ impl FromPyObject<'_, '_> for Name {
     }
 }
 
+/// A URL. Python's own error of a text that is not UTF-8 contains the whole text.
+pub(crate) struct Url(pub(crate) String);
+
+impl FromPyObject<'_, '_> for Url {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<Url> {
+        match given.cast::<PyString>()?.to_cow() {
+            Ok(text) => Ok(Url(text.into_owned())),
+            Err(_) => Err(raise(
+                given.py(),
+                Answer::Config,
+                "The URL cannot be encoded in UTF-8: write other bytes as %XX.",
+            )),
+        }
+    }
+}
+
 /// Converts bytes to the str from which [`Name`] makes the same bytes.
 pub(crate) fn text<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyString>> {
     match std::str::from_utf8(bytes) {

@@ -4,7 +4,7 @@
 use memlock_core::{Answer, Report, Result, bare};
 use pyo3::prelude::*;
 
-use crate::args::{Name, Seconds, Whole};
+use crate::args::{Name, Seconds, Url, Whole};
 use crate::call::{acquire, call, wait};
 use crate::error::raise_core;
 use crate::subject::{Kind, Subject};
@@ -17,8 +17,8 @@ use crate::subject::{Kind, Subject};
 /// Raises ConfigError for an invalid URL, or when there is already a default client.
 #[pyfunction]
 #[pyo3(text_signature = "(url)")]
-pub(crate) fn init(py: Python<'_>, url: &str) -> PyResult<()> {
-    bare::init(url).map_err(|error| raise_core(py, &error))
+pub(crate) fn init(py: Python<'_>, url: Url) -> PyResult<()> {
+    bare::init(&url.0).map_err(|error| raise_core(py, &error))
 }
 
 /// End all waits of mutex_lock() and semaphore_acquire() that are in progress, in all threads.

@@ -6,7 +6,7 @@ use memlock_core::bare::DEFAULT_URL;
 use memlock_core::environment;
 use pyo3::prelude::*;
 
-use crate::args::{Name, Seconds, Whole};
+use crate::args::{Name, Seconds, Url, Whole};
 use crate::cancel::CancelHandle;
 use crate::counter::Counter;
 use crate::distinct_list::DistinctList;
@@ -34,7 +34,7 @@ impl Client {
         }
         let sentence = format!(
             "The client {:?} is closed: make another by memlock.connect().",
-            self.shared.url
+            self.shared.shown_url
         );
         Err(raise_special(py, Special::ClientClosed, sentence))
     }
@@ -64,16 +64,16 @@ impl Client {
 /// Raises ConfigError for an invalid URL.
 #[pyfunction]
 #[pyo3(signature = (url = None), text_signature = "(url=None)")]
-pub(crate) fn connect(py: Python<'_>, url: Option<String>) -> PyResult<Client> {
+pub(crate) fn connect(py: Python<'_>, url: Option<Url>) -> PyResult<Client> {
     let (url, variable) = match url {
-        Some(url) => (url, None),
+        Some(Url(url)) => (url, None),
         None => match environment::url().map_err(|error| raise_core(py, &error))? {
             Some((url, variable)) => (url, Some(variable)),
             None => (DEFAULT_URL.to_owned(), None),
         },
     };
     match (memlock_core::Client::connect(&url), variable) {
-        (Ok(core), _) => Ok(Client { shared: SharedClient::new(py, core, url) }),
+        (Ok(core), _) => Ok(Client { shared: SharedClient::new(py, core, &url) }),
         (Err(error), None) => Err(raise_core(py, &error)),
         (Err(error), Some(variable)) => {
             Err(raise(py, error.kind().answer(), format!("{variable}: {error}")))
@@ -233,6 +233,6 @@ impl Client {
     }
 
     fn __repr__(&self) -> String {
-        format!("<memlock.Client {:?}>", memlock_core::store::without_password(&self.shared.url))
+        format!("<memlock.Client {:?}>", self.shared.shown_url)
     }
 }

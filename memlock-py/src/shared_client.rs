@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use memlock_core::name::Key;
-use memlock_core::store::Route;
+use memlock_core::store::{Route, without_password};
 use memlock_core::{Client, bare};
 use pyo3::prelude::*;
 
@@ -13,14 +13,15 @@ use crate::weak_list::WeakList;
 /// A client as its objects share it.
 pub(crate) struct SharedClient {
     pub(crate) core: Client,
-    pub(crate) url: String,
+    /// Without a password.
+    pub(crate) shown_url: String,
 }
 
 static CLIENTS: WeakList<SharedClient> = WeakList::new();
 
 impl SharedClient {
-    pub(crate) fn new(py: Python<'_>, core: Client, url: String) -> Arc<SharedClient> {
-        let client = Arc::new(SharedClient { core, url });
+    pub(crate) fn new(py: Python<'_>, core: Client, url: &str) -> Arc<SharedClient> {
+        let client = Arc::new(SharedClient { core, shown_url: without_password(url) });
         CLIENTS.add(py, Arc::downgrade(&client));
         client
     }

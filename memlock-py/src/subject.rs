@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::name::Key;
-use memlock_core::store::without_password;
 use memlock_core::{Answer, Cancel, Error, Extension, Release, Report, Result, Wait, bare};
 use pyo3::prelude::*;
 
@@ -234,7 +233,7 @@ pub(crate) fn creation_error(
     let name = display_name(&name.0);
     let error = raise_core(py, error);
     let kind = error.get_type(py);
-    let server = without_password(client.url.split('?').next().unwrap_or_default());
+    let server = client.shown_url.split('?').next().unwrap_or_default();
     let sentence = format!("The {what} \"{name:.100}\" on {server}: {}", error.value(py));
     PyErr::from_type(kind, (sentence,))
 }

@@ -11,6 +11,62 @@ import memlock
 import pytest
 from support import Memcached
 
+# What may be a password is S3CRET.
+REFUSED = [
+    "memcached://u:S3CRET@h",
+    "memcached://h?password=a&pool=S3CRET",
+    "memory://u:S3CRET@h",
+    "redis://S3CRET@h",
+    "redis://u:S3CRET",
+    "redis://u:S3CRET@h/x",
+    "redis://u:S3CRET%40h",
+    "redis://u:S3CRET\udcff@h",
+    "redis+unix:///s?password=S3CRET&db=x",
+    "mysql://u:S3CRET@tcp(h:3306)/d",
+    "postgresql://h/d?user=u&password=a%40S3CRET&port=x",
+    "postgresql+psycopg2://u:S3CRET@h/d",
+    "jdbc:postgresql://h/d?user=u&password=S3CRET",
+    "sqlite:///u:S3CRET@h/d",
+    "host=h user=u password=S3CRET",
+    '"redis://u:S3CRET@h"',
+    "u:S3CRET",
+    "S3CRET",
+]
+ACCEPTED = {
+    "redis://:S3CRET@h:1/2?pool=3": "redis://***@h:1/2?pool=3",
+    "redis://u:%40S3CRET@h": "redis://***@h",
+    "redis://u:a/S3CRET@h": "redis://***@h",
+    "redis+unix:///s?user=S3CRET&password=S3CRET": "redis+unix:///s",
+    "mysql://S3CRET@h/d": "mysql://***@h/d",
+    "postgresql://u:S3CRET@h,i/d": "postgresql://***@h,i/d",
+    "postgresql://h/d?user=u&password=S3CRET%40b": "postgresql:***",
+}
+
+
+@pytest.mark.parametrize("url", REFUSED)
+def test_no_exception_contains_a_password(url: str) -> None:
+    for call in (memlock.connect, memlock.init):
+        with pytest.raises(memlock.ConfigError) as refused:
+            call(url)
+        error: BaseException | None = refused.value
+        while error:
+            assert "S3CRET" not in f"{error} {error!r} {error.args}"
+            error = error.__cause__ or error.__context__
+
+
+@pytest.mark.parametrize("url", ACCEPTED)
+def test_a_client_is_shown_without_its_password(url: str) -> None:
+    client = memlock.connect(url)
+    assert repr(client) == f'<memlock.Client "{ACCEPTED[url]}">'
+    with pytest.raises(memlock.Invalid) as refused:
+        client.mutex("")
+    assert f" on {ACCEPTED[url].split('?')[0]}: " in str(refused.value)
+    client.close()
+    with pytest.raises(memlock.ClientClosed) as closed:
+        client.mutex("m")
+    assert f'"{ACCEPTED[url]}" is closed' in str(closed.value)
+
+
 Call = Callable[[memlock.Client, str], object]
 
 
