@@ -6,6 +6,8 @@ use std::time::Duration;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgAction, ArgGroup, Args as ClapArgs, Error, Parser, Subcommand, ValueEnum};
 
+use memlock_core::store::without_password;
+
 use crate::duration;
 
 /// Locks, semaphores and distinct lists for the shell, on memcached, Redis, PostgreSQL, MySQL or in a
@@ -37,8 +39,24 @@ pub(crate) fn parse() -> Result<Args, Error> {
             let tip = "options of `memlock run` stand before the command; a NAME that begins with '-' stands behind '--'";
             error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
         }
+        hide_passwords(&mut error);
         error
     })
+}
+
+/// clap quotes what stands in the wrong place, such as a URL without `--url` in front of it.
+fn hide_passwords(error: &mut Error) {
+    for kind in [ContextKind::InvalidArg, ContextKind::InvalidSubcommand, ContextKind::InvalidValue]
+    {
+        if let Some(ContextValue::String(text)) = error.get(kind)
+            && (text.contains("://") || text.contains(['@', '=']))
+        {
+            let shown = without_password(text);
+            error.insert(kind, ContextValue::String(shown));
+            // It may quote the same text.
+            error.insert(ContextKind::Suggested, ContextValue::None);
+        }
+    }
 }
 
 fn is_of_run(error: &Error) -> bool {

@@ -224,6 +224,63 @@ fn the_url_may_be_in_a_file() {
 }
 
 #[test]
+fn no_message_contains_what_may_be_a_password() {
+    let file = std::env::temp_dir().join(format!("memlock-secret-{}", std::process::id()));
+    for text in [
+        "s3cret",
+        "user:s3cret",
+        "user:s3cret@tcp(host:3306)/db",
+        "host=host user=user password=s3cret",
+        "\"redis://user:s3cret@host\"",
+        "\u{feff}redis://user:s3cret@host",
+        "redis//user:s3cret@host",
+        "redis://s3cret@host",
+        "redis://user:s3cret",
+        "redis://user:s3cret@host/x",
+        "jdbc:postgresql://host/db?user=user&password=s3cret",
+        "postgresql://host/db?password=a%40b&sslmode=s3cret",
+        "rediss://host?tls_ca=s3cret&pool=1",
+        "-----BEGIN PRIVATE KEY-----s3cret",
+        "{\"password\": \"s3cret\"}",
+    ] {
+        std::fs::write(&file, format!("{text}\n{text}\n")).unwrap();
+        let mut of_file = without_url(&["run", "m", "true"]);
+        of_file.env("MEMLOCK_URL_FILE", &file);
+        let mut no_file = without_url(&["run", "m", "true"]);
+        no_file.env("MEMLOCK_URL_FILE", text);
+        let url = format!("--url={text}");
+        let mut no_utf8 = without_url(&["-vv", "show", "m"]);
+        no_utf8.env("MEMLOCK_URL", OsStr::from_bytes(&[text.as_bytes(), b"\xff"].concat()));
+        let commands = [
+            of_file,
+            no_file,
+            no_utf8,
+            memlock_at(text, &["-vv", "doctor"]),
+            memlock_at("memory://x", &["show", "m", &url]),
+        ];
+        for command in commands {
+            let said = done(command);
+            assert_eq!(said.code, Some(78), "{text}: {said:?}");
+            assert!(!said.err.contains("s3cret") && said.out.is_empty(), "{text}: {said:?}");
+        }
+        let said = done(memlock_at("memory://x", &["doctor", &format!("--print-schema={text}")]));
+        assert!(!format!("{said:?}").contains("s3cret"), "{said:?}");
+    }
+    std::fs::remove_file(&file).unwrap();
+    for args in [
+        &["redis://user:s3cret@host"][..],
+        &["show", "m", "redis://user:s3cret@host"],
+        &["show", "m", "--redis://user:s3cret@host"],
+        &["doctor", "password=s3cret"],
+        &["run", "--lease", "user:s3cret@host", "m", "true"],
+    ] {
+        let said = done(without_url(args));
+        assert_eq!(said.code, Some(64), "{said:?}");
+        assert!(said.err.contains("***") && !said.err.contains("s3cret"), "{said:?}");
+    }
+}
+
+#[test]
 fn an_url_that_is_empty_or_no_text_is_refused_with_a_sentence() {
     for args in ALL {
         let said = done(memlock_at("", args));
