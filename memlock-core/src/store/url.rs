@@ -57,8 +57,9 @@ const LONGEST_HOST: usize = 255;
 /// A parsed URL. Each part of memlock takes the parameters that it knows; a parameter that remains
 /// is a mistake.
 ///
-/// The last '@' in front of the question mark ends the user and the password; no other '@' may
-/// remain undecoded, so that no part of a password is taken for anything else.
+/// The last '@' in front of the question mark ends the user and the password, and is a part of a path only
+/// where a scheme has no users, and no colon is in front of it. Behind the question mark, '@' is encoded.
+/// So no part of a password is taken for anything else.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Url {
     pub(crate) scheme: String,
@@ -127,11 +128,11 @@ impl Url {
         Ok(url)
     }
 
-    /// The location of a scheme without users.
+    /// The location of a scheme without users. An '@' behind a colon shows a user and a password.
     pub(crate) fn location(&self) -> Result<&str> {
-        if self.location.contains('@') {
+        if self.location.rsplit_once('@').is_some_and(|(login, _)| login.contains(':')) {
             return Err(Error::config(format!(
-                "{} has a user, which {}: does not know; write '@' in other places as %40.",
+                "{} has a user and a password, which {}: does not know; write '@' in a path as %40.",
                 self.shown(),
                 self.scheme
             )));
@@ -146,9 +147,9 @@ impl Url {
             Error::config(format!("{} has no //: write {scheme}://…", self.shown()))
         })?;
         let authority = authority.strip_suffix('/').unwrap_or(authority);
-        if authority.contains(['/', '%']) {
+        if authority.contains(['/', '%', '@']) {
             return Err(Error::config(format!(
-                "{} has a path or a '%', which {scheme}:// does not know.",
+                "{} has a path, a user or a '%', which {scheme}:// does not know.",
                 self.shown()
             )));
         }
@@ -323,8 +324,7 @@ pub(crate) fn host(text: &str) -> std::result::Result<(&str, Option<u16>), &'sta
         Some((host, rest)) => (host, rest),
         None => text.split_at(text.find(':').unwrap_or(text.len())),
     };
-    let is_name = host.chars().all(|c| c.is_alphanumeric() || "-._".contains(c));
-    if host.is_empty() || host.len() > LONGEST_HOST || !(is_name || is_ipv6(host)) {
+    if host.is_empty() || host.len() > LONGEST_HOST || !(is_name(host) || is_ipv6(host)) {
         return Err("has no host name or address");
     }
     if rest.is_empty() {
@@ -337,10 +337,14 @@ pub(crate) fn host(text: &str) -> std::result::Result<(&str, Option<u16>), &'sta
     }
 }
 
+fn is_name(text: &str) -> bool {
+    text.chars().all(|c| c.is_alphanumeric() || "-._".contains(c))
+}
+
 /// An address, with the name of a network interface behind a '%'.
 fn is_ipv6(text: &str) -> bool {
     let (address, zone) = text.split_once('%').unwrap_or((text, ""));
-    address.parse::<Ipv6Addr>().is_ok() && zone.chars().all(char::is_alphanumeric)
+    address.parse::<Ipv6Addr>().is_ok() && is_name(zone)
 }
 
 /// The scheme in lower case, and the text behind its colon.
@@ -526,6 +530,8 @@ mod tests {
             assert!(!format!("{error:?}").contains("secret"), "{}", &text[..20]);
         }
         for (text, secret) in [
+            ("sqlite:///u:secret@h/x", "secret"),
+            ("redis+unix:///u:secret@h", "secret"),
             ("memcached://h?password=secret%zz", "secret"),
             ("memcached://h?secret", "secret"),
             ("memcached://h?password=a&secret=1", "secret"),
@@ -577,7 +583,8 @@ mod tests {
             ),
             ("memory://a/b", "The URL \"memory://a/b\" has a path"),
             ("sqlite://h/x", "The URL \"sqlite://h/x\" names a host"),
-            ("sqlite:/u@h/x", "The URL \"sqlite:***@h/x\" has a user"),
+            ("sqlite:/u:p@h/x", "The URL \"sqlite:***@h/x\" has a user"),
+            ("memcached://u@h", "The URL \"memcached://***@h\" has a path, a user"),
             ("pigeon://loft", "The URL \"pigeon:***\" has no scheme that memlock knows"),
         ] {
             let error = crate::Client::connect(text).unwrap_err().to_string();
