@@ -125,7 +125,7 @@ fn replicas_that_cannot_be_asked_are_reported_and_stop_nothing() {
         named(&server, "no.such.host.invalid", 5),
     ];
     open.extend((6..10).map(|port| named(&server, "/", port)));
-    let url = url::with(&server.url(), "connect_timeout=20s&io_timeout=2s");
+    let url = url::with(&server.url(), "connect_timeout=20s&io_timeout=5s");
     let (code, report) = examined(&url, &[]);
     assert_eq!(code, Some(1), "{report}");
     let could_not = |port: u16, why: &str| format!("127.0.0.1:{port} could not be compared ({why}");
@@ -136,7 +136,7 @@ fn replicas_that_cannot_be_asked_are_reported_and_stop_nothing() {
         &[
             "9: replication is asynchronous",
             &could_not(nobody.number(), "It cannot be connected to (Connection refused"),
-            &could_not(silent.0, "The server did not answer within 2s"),
+            &could_not(silent.0, "The server did not answer within 5s"),
             &could_not(
                 stranger.process().port(),
                 "the server there is not, or not yet, its replica",
