@@ -1,6 +1,8 @@
 //! A standby is promoted, or an older copy is restored: fences rise, and what was held in the copy is held.
 
 use std::fs;
+use std::thread;
+use std::time::Duration;
 
 use memlock_core::{Client, ErrorKind};
 use memlock_tests::assert_safe;
@@ -97,13 +99,48 @@ fn a_restored_dump_gives_greater_fences() {
         restore.arg("-f").arg(&file);
         run(restore);
         // A connection that has looked a moment ago does not look again.
-        std::thread::sleep(std::time::Duration::from_secs(1));
+        thread::sleep(Duration::from_secs(1));
         for client in [&idle, &place.client(kind)] {
             let next = fence(client);
             is_greater(next, last, &format!("dump, {kind}"));
             last = next;
         }
         assert_safe!(!is_free(&place.client(kind), "held"), "what was held is held");
+        assert!(held.check().unwrap());
+    }
+}
+
+/// As by a dump that is restored into tables that are there.
+#[test]
+fn a_sequence_that_was_set_back_gives_greater_fences() {
+    let server = alone();
+    for kind in KINDS {
+        let place = Place::on(&server);
+        let idle = place.client(kind);
+        let held = idle.mutex("held", LEASE).unwrap().lock().unwrap();
+        let set_to = |number: u64| {
+            server.sql(&format!("SELECT setval('{}.numbers', {number})", place.name));
+        };
+        let mut last = last_fence(&place, kind);
+        set_to(last - 3_600_000_000);
+        thread::sleep(Duration::from_secs(1));
+        for client in [&idle, &place.client(kind)] {
+            let next = fence(client);
+            is_greater(next, last, &format!("set back, {kind}"));
+            last = next;
+        }
+        // An hour later, to a number of this life: new connections begin above it.
+        let minute = 60_000_000;
+        let long_ago = last - 60 * minute;
+        server.sql(&format!(
+            "UPDATE {}.life SET timeline = replace(timeline, split_part(timeline, ' ', 4), '{long_ago}')",
+            place.name
+        ));
+        set_to(long_ago);
+        let raised = last_fence(&place, kind);
+        assert!((last - minute..last).contains(&raised), "{raised}, and it was {last}");
+        set_to(raised - 10 * minute);
+        is_greater(last_fence(&place, kind), raised, &format!("set back later, {kind}"));
         assert!(held.check().unwrap());
     }
 }

@@ -2,22 +2,35 @@
 -- name schemas in which others have created functions and operators of the same names, which would
 -- run with the caller's rights. A client replaces functions of an earlier revision.
 
--- The timeline of the server, which is another one after a failover, or nothing if the server does not
--- tell; and behind it, what is another one where an older copy may have been restored: the start of the
--- server, and the file of the table, whose path has the database in it.
+-- What `life.timeline` is compared with. It begins with the timeline of the server, which is another one
+-- after a failover. Behind it is what is another one where an older copy may have been restored: the
+-- start of the server, and the file of the table, whose path has the database in it. What the server does
+-- not tell is left out. In the present life the number follows to which the sequence was raised then; a
+-- sequence that is below it was set back.
 CREATE OR REPLACE FUNCTION {schema}.timeline_1() RETURNS pg_catalog.text LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 3
 DECLARE
-    timeline text := '';
+    place text := '';
+    copy text := ' ';
+    present text;
 BEGIN
     BEGIN
-        timeline := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
+        place := left(pg_walfile_name(pg_current_wal_insert_lsn()), 8);
     EXCEPTION WHEN OTHERS THEN
         NULL;
     END;
-    RETURN format('%s %s %s', timeline,
-        (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
-        pg_relation_filepath('{schema}.life'));
+    BEGIN
+        copy := format('%s %s',
+            (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint,
+            pg_relation_filepath('{schema}.life'));
+    EXCEPTION WHEN insufficient_privilege THEN
+        NULL;
+    END;
+    SELECT timeline INTO present FROM {schema}.life
+    WHERE starts_with(timeline, format('%s %s ', place, copy))
+        AND split_part(timeline, ' ', 4)::bigint
+            <= coalesce(pg_sequence_last_value('{schema}.numbers'), 0);
+    RETURN coalesce(present, format('%s %s', place, copy));
 END $body$;
 
 -- The present life. A new one begins with numbers above all earlier ones, and so does a copy that may be
@@ -25,32 +38,42 @@ END $body$;
 CREATE OR REPLACE FUNCTION {schema}.live_1() RETURNS bigint LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $body$ -- Revision 3
 DECLARE
-    timeline_now text := {schema}.timeline_1();
+    minute CONSTANT bigint := 60000000;
+    micros CONSTANT bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    timeline_now text;
     known text;
     present bigint;
-    micros bigint;
+    raised bigint;
 BEGIN
-    SELECT id INTO present FROM {schema}.life WHERE timeline = timeline_now;
-    IF FOUND THEN
+    SELECT id INTO present FROM {schema}.life WHERE timeline = {schema}.timeline_1();
+    IF FOUND AND pg_sequence_last_value('{schema}.numbers') > micros - 2 * minute THEN
         RETURN present;
     END IF;
-    LOCK TABLE {schema}.life IN SHARE ROW EXCLUSIVE MODE;
+    -- Sweeps lock the row first.
+    LOCK TABLE {schema}.life IN EXCLUSIVE MODE;
+    timeline_now := {schema}.timeline_1();
     SELECT id, timeline INTO present, known FROM {schema}.life;
     IF known = timeline_now THEN
+        -- For copies that cannot be noticed. Not to the present: a standby that lacks this step, and whose
+        -- clock is behind, could not rise above it.
+        IF pg_sequence_last_value('{schema}.numbers') <= micros - 2 * minute THEN
+            PERFORM setval('{schema}.numbers', micros - minute);
+        END IF;
         RETURN present;
     END IF;
     -- Numbers may have been taken back, but fewer than microseconds have passed since. The million is
     -- for those who draw numbers between these two steps, and for the last numbers of a primary, whose
-    -- clock may have been ahead.
-    micros := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
-    PERFORM setval('{schema}.numbers', greatest(nextval('{schema}.numbers'), micros) + 1000000);
-    IF split_part(known, ' ', 1) = split_part(timeline_now, ' ', 1) THEN
-        UPDATE {schema}.life SET timeline = timeline_now;
-        RETURN present;
+    -- clock may have been ahead. Two copies of one state, whose clocks are behind, begin with
+    -- different numbers.
+    IF pg_sequence_last_value('{schema}.numbers') IS NOT NULL THEN
+        raised := nextval('{schema}.numbers') + 1000000 + (random() * 1000000)::bigint;
     END IF;
-    present := ('x' || md5(random()::text || clock_timestamp()::text || pg_backend_pid()::text))::bit(64)::bigint;
+    raised := setval('{schema}.numbers', greatest(raised, micros));
+    IF split_part(known, ' ', 1) <> split_part(timeline_now, ' ', 1) OR present IS NULL THEN
+        present := ('x' || md5(random()::text || clock_timestamp()::text || pg_backend_pid()::text))::bit(64)::bigint;
+    END IF;
     DELETE FROM {schema}.life;
-    INSERT INTO {schema}.life (id, timeline) VALUES (present, timeline_now);
+    INSERT INTO {schema}.life (id, timeline) VALUES (present, timeline_now || ' ' || raised);
     RETURN present;
 END $body$;
 

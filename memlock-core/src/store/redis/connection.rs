@@ -6,7 +6,7 @@
 //!
 //! The counter is raised when a connection is opened. Meanwhile the server may have become a replica of
 //! an older copy, and a primary again, which closes no connection: the counter is raised once more in
-//! front of an `INCR` that follows the last one after a second or more.
+//! front of an `INCR` that follows the last raise after a second or more.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::store::{Epoch, Expiry, Failure, Op, Reply};
 /// How often the script is loaded again within one batch.
 const RELOADS: usize = 2;
 
-/// After so long without a fence, the counter is raised before the next one is drawn.
+/// After so long, the counter is raised again before the next fence is drawn.
 const UNRAISED: Duration = Duration::from_secs(1);
 
 /// A connection that is logged in.
@@ -38,8 +38,8 @@ pub(in crate::store) struct Connection {
     introduction: Introduction,
     /// When the request for the server's policy was sent.
     retention_read: Moment,
-    /// When the last fence was drawn, or the counter raised by the handshake.
-    last_draw: Moment,
+    /// When the counter of fences was last raised.
+    last_raise: Moment,
     settings: Arc<Settings>,
     /// The number from which the next version is made.
     next_version: u64,
@@ -83,7 +83,7 @@ impl Connection {
             parser,
             introduction,
             retention_read: sent,
-            last_draw: sent,
+            last_raise: sent,
             settings,
             next_version,
         })
@@ -214,11 +214,11 @@ impl Connection {
     /// be due in any case.
     fn encode_draw(&mut self, must_raise: bool) -> bool {
         let now = self.socket.clock().now();
-        let since_last = now.since(std::mem::replace(&mut self.last_draw, now));
         let floor = self.introduction.floor;
-        let raises = must_raise || floor.is_none() || since_last >= UNRAISED;
+        let raises = must_raise || floor.is_none() || now.since(self.last_raise) >= UNRAISED;
         let (key, output) = (&self.settings.fence, &mut self.socket.output);
         if raises {
+            self.last_raise = now;
             handshake::raise(key, floor.unwrap_or(0)).write_packed_command(output);
         }
         request::draw(key, output);

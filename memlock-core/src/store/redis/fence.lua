@@ -4,9 +4,9 @@
 -- promoted: `master_replid2` is the replication id of the server that it was a replica of. The note
 -- KEYS[2] tells in which life the counter was raised, and to what. In a new life the counter may lack its
 -- last numbers, or be that of an old copy: it is raised by a million, and to the server's time in
--- microseconds.
+-- microseconds. If the note is missing, because it was evicted, it is raised to that time.
 --
--- In a known life it is raised to ten minutes ago, for data that was replaced without a new life. It
+-- In a known life it is raised to a minute ago, for data that was replaced without a new life. It
 -- follows the clock no closer: a replica that lacks the last raise, and whose clock is behind, could
 -- then not rise above it when it is promoted.
 --
@@ -25,15 +25,16 @@ local source = string.match(redis.call('INFO', 'replication'), 'master_replid2:(
 local life = run .. '/' .. source
 local known, first = string.match(redis.call('GET', KEYS[2]) or '', '^(%S+) (%d+)$')
 
-local is_new = life ~= known or counter < tonumber(first)
-if is_new then
-  counter = math.max(counter + 1000000, clock)
-else
-  counter = math.max(counter, clock - 600000000)
+local is_known = life == known and counter >= tonumber(first)
+local least = clock
+if is_known then
+  least = clock - 60000000
+elseif known then
+  counter = counter + 1000000
 end
-local text = string.format('%.0f', math.max(counter, tonumber(ARGV[1])))
+local text = string.format('%.0f', math.max(counter, least, tonumber(ARGV[1])))
 redis.call('SET', KEYS[1], text)
-if is_new then
+if not is_known then
   redis.call('SET', KEYS[2], life .. ' ' .. text)
 end
 return text
