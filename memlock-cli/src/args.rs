@@ -27,6 +27,9 @@ pub(crate) struct Args {
     pub(crate) command: Command,
 }
 
+/// No longer text in the wrong place is quoted.
+const LONGEST_QUOTED: usize = 40;
+
 /// Parses the command line.
 ///
 /// # Errors
@@ -44,12 +47,12 @@ pub(crate) fn parse() -> Result<Args, Error> {
     })
 }
 
-/// clap quotes what stands in the wrong place, such as a URL without `--url` in front of it.
+/// clap quotes what stands in the wrong place, such as a URL without `--url` in front of it, or a key.
 fn hide_passwords(error: &mut Error) {
     for kind in [ContextKind::InvalidArg, ContextKind::InvalidSubcommand, ContextKind::InvalidValue]
     {
         if let Some(ContextValue::String(text)) = error.get(kind)
-            && (text.contains("://") || text.contains(['@', '=']))
+            && (text.len() > LONGEST_QUOTED || text.contains(['@', '=', ':', '\n']))
         {
             let shown = without_password(text);
             error.insert(kind, ContextValue::String(shown));

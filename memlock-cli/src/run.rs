@@ -28,6 +28,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use libc::pid_t;
+use memlock_core::store::without_password;
 use memlock_core::{Answer, Release, Report, Wait};
 
 use crate::args::{OnLost, Run};
@@ -243,6 +244,8 @@ const NOT_STARTED: &str = "The command cannot be started";
 fn not_started(args: &Run, error: &io::Error) -> CliError {
     let program =
         args.command().first().map(|program| shown(program.as_bytes())).unwrap_or_default();
+    // A URL without `--url` in front of it.
+    let program = if program.contains("://") { without_password(&program) } else { program };
     match error.kind() {
         io::ErrorKind::NotFound => {
             CliError::new(Status::NO_COMMAND, format!("The command {program} was not found."))

@@ -273,11 +273,16 @@ fn no_message_contains_what_may_be_a_password() {
         &["show", "m", "--redis://user:s3cret@host"],
         &["doctor", "password=s3cret"],
         &["run", "--lease", "user:s3cret@host", "m", "true"],
+        &["ls", "user:s3cret"],
+        &["ls", "-----BEGIN PRIVATE KEY-----\ns3cret"],
     ] {
         let said = done(without_url(args));
         assert_eq!(said.code, Some(64), "{said:?}");
         assert!(said.err.contains("***") && !said.err.contains("s3cret"), "{said:?}");
     }
+    let server = Memcached::start();
+    let said = done(memlock_at(&server.url(), &["run", "m", "redis://u:s3cret@h", "true"]));
+    assert!(said.code == Some(127) && !said.err.contains("s3cret"), "{said:?}");
 }
 
 #[test]

@@ -264,6 +264,25 @@ fn files_that_cannot_be_used_are_named() {
         refused(&format!("rediss://127.0.0.1:1?{parameters}"), ErrorKind::Config, says);
     }
     refused("redis://127.0.0.1?tls_ca=/x", ErrorKind::Config, "tls_ca");
+    // Line breaks were lost, as when a key was put into a variable and taken out of it: no part of it is
+    // shown, not even as numbers.
+    let whole = fs::read_to_string(&key).unwrap();
+    let secret = whole.lines().nth(1).unwrap();
+    for (name, text) in [
+        ("spaces.key", whole.replace('\n', " ")),
+        ("escaped.key", whole.replace('\n', "\\n")),
+        ("first.key", whole.replacen('\n', "", 1)),
+        ("last.key", whole.trim_end().replace("\n-----END", "-----END")),
+    ] {
+        made.write(name, &text);
+        let parameters =
+            format!("tls_ca={}&tls_cert={certificate}&tls_key={}", path("ca.crt"), path(name));
+        let error = refusal(&format!("rediss://127.0.0.1:1?{parameters}")).to_string();
+        assert!(error.contains(name) && error.len() < 400, "{error}");
+        let numbers = format!("{:?}", &secret.as_bytes()[..8]);
+        let numbers = numbers.trim_matches(['[', ']']);
+        assert!(!error.contains(&secret[..8]) && !error.contains(numbers), "{error}");
+    }
 }
 
 /// A server that accepts, and says nothing, or very little. For a minute, so that no other timeout

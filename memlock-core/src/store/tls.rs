@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{
     CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error as TlsError,
@@ -257,9 +257,19 @@ fn certificates(parameter: &str, path: &str) -> Result<Vec<CertificateDer<'stati
         .map_err(|error| unusable(parameter, path, &error))
 }
 
-fn unusable(parameter: &str, path: &str, error: &rustls::pki_types::pem::Error) -> Error {
+fn unusable(parameter: &str, path: &str, error: &PemError) -> Error {
+    // The errors of these contain a part of the file: of a key.
+    let why = match error {
+        PemError::MissingSectionEnd { .. } => {
+            "a section has no line that ends it; each of its lines needs a line break".to_owned()
+        }
+        PemError::IllegalSectionStart { .. } => {
+            "the line that begins a section is damaged, or has no line break".to_owned()
+        }
+        error => error.to_string(),
+    };
     let file = shown_path(path);
-    Error::config(format!("The file{file} of the parameter {parameter} is not usable: {error}."))
+    Error::config(format!("The file{file} of the parameter {parameter} is not usable: {why}."))
 }
 
 /// The socket below TLS.

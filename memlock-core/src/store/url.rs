@@ -45,6 +45,9 @@ const HARMLESS: [&str; 20] = [
     "tls",
 ];
 
+/// What separates parameters, and begins their values: in other places, a secret may stand behind it.
+const OF_PARAMETERS: [char; 3] = ['&', ';', '='];
+
 /// In place of what may be a secret.
 const HIDDEN: &str = "***";
 
@@ -147,9 +150,9 @@ impl Url {
             Error::config(format!("{} has no //: write {scheme}://…", self.shown()))
         })?;
         let authority = authority.strip_suffix('/').unwrap_or(authority);
-        if authority.contains(['/', '%', '@']) {
+        if authority.contains('/') || plain(authority).is_none() {
             return Err(Error::config(format!(
-                "{} has a path, a user or a '%', which {scheme}:// does not know.",
+                "{} has a path or a user, which {scheme}:// does not know.",
                 self.shown()
             )));
         }
@@ -172,17 +175,19 @@ impl Url {
         let (login, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
         let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
+        if rest.contains(OF_PARAMETERS) {
+            return Err(bad("has '&', ';' or '=' in front of '?', behind which parameters stand"));
+        }
         let decoded = |text: &str| {
             let text =
                 decode(text).ok_or_else(|| bad("has a broken %XX code (write '%' as %25)"))?;
             Ok::<_, Error>(Some(text).filter(|text| !text.is_empty()))
         };
-        Ok(Account {
-            user: decoded(user)?,
-            password: decoded(password)?.map(Secret),
-            hosts,
-            path: decoded(path)?,
-        })
+        let user = decoded(user)?;
+        if user.as_ref().is_some_and(|user| user.contains(':')) {
+            return Err(bad("has a user with an encoded ':', which stands in front of a password"));
+        }
+        Ok(Account { user, password: decoded(password)?.map(Secret), hosts, path: decoded(path)? })
     }
 
     /// The URL as the subject of a sentence, as [`without_password`] shows it.
@@ -391,12 +396,16 @@ pub fn without_password(text: &str) -> String {
     let is_clear = |place: String| {
         let (hosts, path) = place.split_once('/').unwrap_or((&place, ""));
         let are_hosts = hosts.is_empty() || hosts.split(',').all(|text| host(text).is_ok());
-        !has_users || (!slashes.is_empty() && are_hosts && !path.contains(':'))
+        let is_path = !path.contains(':') && !place.contains(OF_PARAMETERS);
+        !place.contains('&') && (!has_users || (!slashes.is_empty() && are_hosts && is_path))
     };
     let is_whole = !is_long && !has_forbidden(text) && plain(query).is_some();
     if is_whole && plain(place).is_some_and(is_clear) {
         let is_harmless = |param: &&str| {
-            param.split_once('=').is_some_and(|(given, _)| HARMLESS.contains(&given))
+            let clear = |text| plain(text).is_some_and(|text| !text.contains(OF_PARAMETERS));
+            param
+                .split_once('=')
+                .is_some_and(|(name, value)| HARMLESS.contains(&name) && clear(value))
         };
         let params: Vec<&str> = query.split('&').take_while(is_harmless).collect();
         let mark = if params.is_empty() { "" } else { "?" };
@@ -499,6 +508,13 @@ mod tests {
             ("memcached:u:secret@h", "memcached:***@h"),
             ("sqlite:///a@b:c", "sqlite://***@b:c"),
             ("sqlite:/a%20b:c", "sqlite:/a%20b:c"),
+            ("postgresql://u:pw@h/d&user=x&password=secret", "postgresql:***"),
+            ("redis://h:6379/0,password=secret", "redis:***"),
+            ("redis+unix:///run/r.sock&password=secret", "redis+unix:***"),
+            ("redis://h?pool=1;password=secret", "redis://h"),
+            ("redis://h?prefix=a%3Bpassword%3Dsecret&pool=1", "redis://h"),
+            ("memcached://h&password=secret", "memcached:***"),
+            ("sqlite:///env=prod/x.db", "sqlite:///env=prod/x.db"),
             ("pigeon://loft", "pigeon:***"),
             ("https://hooks.example/secret", "https:***"),
             ("pigeon://u:secret", "pigeon:***"),
@@ -531,6 +547,12 @@ mod tests {
         }
         for (text, secret) in [
             ("sqlite:///u:secret@h/x", "secret"),
+            ("postgresql://u:pw@h/d&user=x&password=secret", "secret"),
+            ("postgresql://u%3Asecret@h/d", "secret"),
+            ("mysql://u:pw@h/d;password=secret", "secret"),
+            ("redis://h:6379/0&password=secret", "secret"),
+            ("redis+unix:///run/r.sock&password=secret", "secret"),
+            ("memcached://h?pool=1;password=secret", "secret"),
             ("redis+unix:///u:secret@h", "secret"),
             ("memcached://h?password=secret%zz", "secret"),
             ("memcached://h?secret", "secret"),
@@ -584,7 +606,7 @@ mod tests {
             ("memory://a/b", "The URL \"memory://a/b\" has a path"),
             ("sqlite://h/x", "The URL \"sqlite://h/x\" names a host"),
             ("sqlite:/u:p@h/x", "The URL \"sqlite:***@h/x\" has a user"),
-            ("memcached://u@h", "The URL \"memcached://***@h\" has a path, a user"),
+            ("memcached://u@h", "The URL \"memcached://***@h\" has a path or a user"),
             ("pigeon://loft", "The URL \"pigeon:***\" has no scheme that memlock knows"),
         ] {
             let error = crate::Client::connect(text).unwrap_err().to_string();

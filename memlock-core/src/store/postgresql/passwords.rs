@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use crate::environment::shown_path;
 use crate::store::remote::Place;
 use crate::store::url::Secret;
 
@@ -20,8 +21,8 @@ pub(super) fn of_file(place: &Place, database: &str, user: &str) -> Option<Secre
     // As PostgreSQL's own programs do.
     if about.permissions().mode() & 0o077 != 0 {
         log::warn!(
-            "The password file {} is readable by others, and not used: set its mode to 0600.",
-            path.display()
+            "The password file{} is readable by others, and not used: set its mode to 0600.",
+            shown_path(&path.to_string_lossy())
         );
         return None;
     }

@@ -81,9 +81,11 @@ impl Redis {
         let location = url.location()?;
         let path = location.strip_prefix("//").unwrap_or(location);
         let path = percent_decode(path).and_then(|path| String::from_utf8(path).ok());
-        let path = path.filter(|path| path.starts_with('/')).ok_or_else(|| {
+        // Behind an '&' may be a password.
+        let is_path = |path: &String| path.starts_with('/') && !location.contains('&');
+        let path = path.filter(is_path).ok_or_else(|| {
             Error::config(format!(
-                "{} names no socket: write redis+unix:///path/of/socket.",
+                "{} names no socket: write redis+unix:///path/of/socket, parameters behind '?', and                  '&' in the path as %26.",
                 url.shown()
             ))
         })?;

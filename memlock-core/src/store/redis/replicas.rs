@@ -35,7 +35,10 @@ impl Replica {
     pub(super) fn new(address: &Address, skew: Result<Skew>, password: Option<&Secret>) -> Replica {
         let skew = skew.map_err(|error| {
             let text = error.to_string();
-            if password.is_some_and(|password| text.contains(&password.0)) {
+            let quotes = |password: &Secret| {
+                text.contains(&password.0) || text.contains(&*password.0.escape_debug().to_string())
+            };
+            if password.is_some_and(quotes) {
                 return "its reply is not shown, because it quotes the password".to_owned();
             }
             let start = format!("{}: ", address.title(Redis::SERVER));
@@ -230,6 +233,8 @@ mod tests {
         assert_eq!(why("a\x1b[2J\n\u{202e}"), "a\\u{1b}[2J\\u{a}\\u{202e}");
         assert_eq!(why(&"\0".repeat(1_000_000)).len(), LONGEST_TEXT);
         assert!(!why("-ERR unknown: AUTH geheim").contains("geheim"));
+        let escaped = refused("The server replied with \"AUTH ge\\\"heim\".", "ge\"heim");
+        assert!(!escaped.skew.unwrap_err().contains("heim"));
         let many: Vec<Replica> = (0..MOST).map(|_| refused(&"\0".repeat(1000), "x")).collect();
         assert!(finding(1000, &many).said.len() < 4096);
         let said = finding(1, &[refused("no.", "x")]).said;
