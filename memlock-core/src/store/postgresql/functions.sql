@@ -27,9 +27,8 @@ BEGIN
         NULL;
     END;
     SELECT timeline INTO present FROM {schema}.life
-    WHERE starts_with(timeline, format('%s %s ', place, copy))
-        AND split_part(timeline, ' ', 4)::bigint
-            <= coalesce(pg_sequence_last_value('{schema}.numbers'), 0);
+    WHERE CASE WHEN starts_with(timeline, format('%s %s ', place, copy))
+        THEN split_part(timeline, ' ', 4)::bigint <= pg_sequence_last_value('{schema}.numbers') END;
     RETURN coalesce(present, format('%s %s', place, copy));
 END $body$;
 
