@@ -85,7 +85,8 @@ impl Redis {
         let is_path = |path: &String| path.starts_with('/') && !location.contains('&');
         let path = path.filter(is_path).ok_or_else(|| {
             Error::config(format!(
-                "{} names no socket: write redis+unix:///path/of/socket, parameters behind '?', and                  '&' in the path as %26.",
+                "{} names no socket: write redis+unix:///path/of/socket, parameters behind '?', and \
+                 '&' in the path as %26.",
                 url.shown()
             ))
         })?;
