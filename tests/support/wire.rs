@@ -136,9 +136,7 @@ impl List {
             let _ = socket.shutdown(Shutdown::Both);
         }
     }
-}
 
-impl List {
     fn reset_all(&self, end: End) {
         for socket in self.sockets.values() {
             if end == End::ClosedAndReset {

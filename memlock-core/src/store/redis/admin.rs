@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{Cmd, Parser, Value, cmd, from_redis_value};
+use redis::{Cmd, Parser, Value, cmd};
 
 use super::replicas::{self, Replica};
 use super::{Redis, errors, handshake, health, replies, request};
@@ -99,8 +99,7 @@ impl Tool {
     /// The time since 1970 by the server's clock.
     fn time(&mut self) -> Result<Duration> {
         let answer = self.ask_all(&[cmd("TIME")])?.into_iter().next().unwrap_or(Value::Nil);
-        let (seconds, micros) = from_redis_value(answer).map_err(|_| self.nonsense())?;
-        Ok(Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros)))
+        handshake::unix_time(answer).ok_or_else(|| self.nonsense())
     }
 
     /// Compares the clocks of the server's replicas with its own. Fails only if this server does.

@@ -239,7 +239,8 @@ fn text(answer: Value) -> Option<String> {
     }
 }
 
-fn unix_time(answer: Value) -> Option<Duration> {
+/// The reply to `TIME`.
+pub(super) fn unix_time(answer: Value) -> Option<Duration> {
     let Value::Array(parts) = answer else { return None };
     let [seconds, micros] = <[Value; 2]>::try_from(parts).ok()?;
     let micros = number(micros).filter(|&micros| micros < 1_000_000)?;

@@ -208,7 +208,8 @@ mod tests {
             (
                 1,
                 vec![replica("::1", 29.2)],
-                "the clock of [::1]:6379 is 29 s ahead of this server's: after a failover to it, leases end so much earlier",
+                "the clock of [::1]:6379 is 29 s ahead of this server's: after a failover to it, leases end so \
+                 much earlier",
             ),
             (9, vec![replica("a", 0.0)], "8 other clocks were not compared"),
             (u64::MAX, vec![], "18446744073709551615 other clocks were not compared"),
