@@ -4,8 +4,9 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Client, ErrorKind, Release};
+use memlock_core::{ErrorKind, Release};
 use memlock_tests::assert_safe;
+use memlock_tests::client::{fence, fences_rise, last_fence};
 use memlock_tests::launch::poll_until;
 use memlock_tests::process::Server;
 
@@ -54,17 +55,9 @@ fn replicate(replica: &Redis, primary: &Redis) {
 
 /// Starts a replica, and waits until it has the data.
 fn replica_of(primary: &Redis) -> Redis {
-    let replica = Redis::start(&[]);
+    let replica = Redis::start(&PRIMARY);
     replicate(&replica, primary);
     replica
-}
-
-/// The fence of a lock that is held for a moment, by a client that keeps its connection.
-fn fence(client: &Client) -> u64 {
-    let mut lock = client.mutex("f", LEASE).unwrap().lock().unwrap();
-    let fence = lock.fence();
-    assert_eq!(lock.unlock().unwrap(), Release::Released);
-    fence
 }
 
 #[test]
@@ -110,10 +103,9 @@ fn a_promoted_replica_whose_clock_is_behind_gives_greater_fences() {
         replicate(&replica, &primary);
         // What happens from now on never reaches it.
         let () = replica.reply(&["REPLICAOF", "127.0.0.1", "1"]);
-        let last = (0..10).map(|_| fence(&client(&primary))).max().unwrap();
+        let last = last_fence(|| client(&primary));
         let () = replica.reply(&["REPLICAOF", "NO", "ONE"]);
-        let next = fence(&client(&replica));
-        assert_safe!(next > last, "{behind} s: {next} after {last}");
+        fences_rise(last, &[&client(&replica)], &format!("{behind} s behind"));
     }
 }
 
@@ -132,35 +124,28 @@ fn fences_rise_although_a_server_was_a_replica_of_an_older_copy() {
     for has_copy_of_itself in [true, false] {
         let server = Redis::start(&PRIMARY);
         let idle = client(&server);
-        let mut last = fence(&idle);
+        fence(&idle);
         let copy = if has_copy_of_itself { replica_of(&server) } else { Redis::start(&PRIMARY) };
         let () = copy.reply(&["REPLICAOF", "NO", "ONE"]);
-        for _ in 0..10 {
-            last = last.max(fence(&client(&server)));
-        }
+        let last = last_fence(|| client(&server));
         replicate(&server, &copy);
         let () = server.reply(&["REPLICAOF", "NO", "ONE"]);
         // A connection for which the counter was raised a moment ago draws without more ado.
         thread::sleep(Duration::from_secs(1));
-        for client in [&idle, &client(&server)] {
-            let next = fence(client);
-            assert_safe!(next > last, "{next} after {last}");
-            last = next;
-        }
+        fences_rise(last, &[&idle, &client(&server)], "back from a copy");
     }
 }
 
-/// A connection that is always in use is none of those that wait for a second.
+/// A connection that is always in use is none of those that wait for a second. Its own fences do not show
+/// that the counter is an older one.
 #[test]
 fn a_busy_connection_notices_an_older_counter_within_a_second() {
-    let server = Redis::start(&PRIMARY);
-    let busy = client(&server);
-    let copy = replica_of(&server);
-    let () = copy.reply(&["REPLICAOF", "NO", "ONE"]);
-    let last = (0..1000).map(|_| fence(&client(&server))).max().unwrap();
-    fence(&busy);
-    replicate(&server, &copy);
-    let () = server.reply(&["REPLICAOF", "NO", "ONE"]);
+    let server = Redis::start(&[]);
+    let (busy, other) = (client(&server), client(&server));
+    let copied = fence(&busy).to_string();
+    let last = (0..1000).map(|_| fence(&other)).max().unwrap();
+    // As a copy of before would be, of another life.
+    let () = server.reply(&["MSET", "%fence", &copied, "%fence%life", "another/ 1"]);
     let began = std::time::Instant::now();
     let mut next = 0;
     while began.elapsed() < Duration::from_millis(1500) {
@@ -177,13 +162,10 @@ fn evicted_notes_do_not_drive_the_counter_ahead_of_the_clock() {
     let mut last = 0;
     for _ in 0..20 {
         let () = server.reply(&["DEL", "%fence%life"]);
-        let next = fence(&client(&server));
-        assert_safe!(next > last, "{next} after {last}");
-        last = next;
+        last = fences_rise(last, &[&client(&server)], "the note is gone");
     }
     let () = server.reply(&["DEL", "%fence"]);
-    let next = fence(&client(&server));
-    assert_safe!(next > last, "{next} after {last}");
+    fences_rise(last, &[&client(&server)], "the counter is gone");
 }
 
 /// Without a new life of the server, and for clients that were not connected before.
@@ -193,9 +175,7 @@ fn fences_rise_although_the_counter_was_replaced() {
     let mut last = fence(&client(&server));
     for replace in [&["SET", "%fence", "17"][..], &["DEL", "%fence"], &["DEL", "%fence%life"]] {
         let _: redis::Value = server.reply(replace);
-        let next = fence(&client(&server));
-        assert_safe!(next > last, "{replace:?}: {next} after {last}");
-        last = next;
+        last = fences_rise(last, &[&client(&server)], &format!("{replace:?}"));
     }
     // By a number of this life, which is an hour old.
     make_older(&server, 3600);
@@ -205,8 +185,7 @@ fn fences_rise_although_the_counter_was_replaced() {
     assert!((60..160).contains(&behind), "raised to {behind} s ago");
     let replaced = (last - 1_000_000_000).to_string();
     let () = server.reply(&["SET", "%fence", &replaced]);
-    let next = fence(&client(&server));
-    assert_safe!(next > last, "{next} after {last}");
+    fences_rise(last, &[&client(&server)], "set back within one life");
 }
 
 #[test]

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use memlock_core::Client;
+use memlock_core::{Client, Release};
 
-use crate::url;
+use crate::{assert_safe, url};
 
 /// A lease that no test outlasts.
 pub const LEASE: Duration = Duration::from_secs(300);
@@ -20,4 +20,28 @@ pub fn connect(url: &str) -> Client {
 pub fn is_free(client: &Client, name: &str) -> bool {
     let mutex = client.mutex(name, LEASE).expect("a good name");
     mutex.owner().expect("the server answers").is_none()
+}
+
+/// The fence of a lock that this client holds for a moment. It keeps its connection.
+pub fn fence(client: &Client) -> u64 {
+    let mutex = client.mutex("fence", LEASE).expect("a good name");
+    let mut lock = mutex.lock_for(PATIENCE).expect("the server answers").expect("it is free");
+    let fence = lock.fence();
+    assert_eq!(lock.unlock().expect("the server answers"), Release::Released);
+    fence
+}
+
+/// The greatest fence of several clients, each of which connects after the one before.
+pub fn last_fence(client: impl Fn() -> Client) -> u64 {
+    (0..10).map(|_| fence(&client())).max().expect("some")
+}
+
+/// The clients are given fences that are greater than the last one, and rise. Returns the greatest.
+/// `after`: what has happened meanwhile.
+pub fn fences_rise(last: u64, clients: &[&Client], after: &str) -> u64 {
+    clients.iter().fold(last, |last, client| {
+        let next = fence(client);
+        assert_safe!(next > last, "{next} after {last}: {after}");
+        next
+    })
 }
