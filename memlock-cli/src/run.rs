@@ -29,7 +29,7 @@ use std::thread;
 
 use libc::pid_t;
 use memlock_core::store::without_password;
-use memlock_core::{Answer, Release, Report, Wait};
+use memlock_core::{Answer, Error, Release, Report, Wait};
 
 use crate::args::{OnLost, Run};
 use crate::connect::{Url, connect};
@@ -57,37 +57,7 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
     let signals = Signals::block().map_err(|error| system("Signals cannot be blocked", &error))?;
     let acquired = match acquire(&target, args, verbose, signals)? {
         Ok(acquired) => acquired,
-        Err(report) if report == Answer::Busy => {
-            return busy(args, || match target.held_by() {
-                Some(holder) => format!("{target} is busy: {holder}."),
-                None => report.to_string(),
-            });
-        }
-        // Not what --conflict-exit-code is about: nobody may have the lock.
-        Err(report) if report == Answer::Recovering => {
-            return Err(CliError::new(Status::BUSY, report));
-        }
-        Err(report) if report == Answer::TimedOut => {
-            let recovers = target.recovers();
-            let holder = target.held_by();
-            if holder.is_none() && recovers {
-                return Err(CliError::new(Status::BUSY, report));
-            }
-            return busy(args, || match holder {
-                Some(holder) => {
-                    let limit = brief(args.timeout.unwrap_or_default());
-                    format!("Timed out after {limit} waiting for {target} ({holder}).")
-                }
-                None => report.to_string(),
-            });
-        }
-        Err(_) => {
-            if let Some(came) = signals.next_ending() {
-                signals.suffer(came.signal);
-                return Ok(Status::of_signal(came.signal));
-            }
-            return busy(args, || format!("The wait for {target} was interrupted."));
-        }
+        Err(report) => return not_acquired(args, &target, report, signals),
     };
     out::complain_in_background();
     let mut held = Held::new(acquired, &target, args)?;
@@ -102,7 +72,7 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
     let child = match start(args, &held, signals) {
         Ok(child) => child,
         Err(error) => {
-            let _ = held.release();
+            let _ = held.release(signals);
             return Err(not_started(args, &error));
         }
     };
@@ -120,7 +90,7 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
         watch.until_it_ends()
     });
     let lost = watch.is_lost();
-    let status = match (give_back(&mut held, &target, lost), ended) {
+    let status = match (give_back(&mut held, &target, signals, lost), ended) {
         (false, Some(ended)) => status_of(ended),
         _ => Status::LOST,
     };
@@ -150,23 +120,65 @@ fn acquire(
     };
     let wait = match (args.no_wait, args.timeout) {
         (true, _) => Wait::NEVER,
-        (_, Some(limit)) => Wait::at_most(limit),
+        (_, Some(limit)) => Wait::at_most(limit).through_outages(limit),
         (_, None) => Wait::FOREVER,
     };
     if verbose && !wait.is_once() {
         // Only a first try tells whether there is anything to wait for.
-        match target.acquire(&Wait::NEVER.unless(&is_to_end))? {
-            Err(report) if report == Answer::Recovering => {
+        match target.acquire(&Wait::NEVER.unless(&is_to_end)) {
+            Ok(Err(report)) if report == Answer::Recovering => {
                 complain(&format!("Waiting for {target}. {report}"));
             }
-            Err(report) if report == Answer::Busy => complain(&match target.held_by() {
-                Some(holder) => format!("Waiting for {target} ({holder})."),
-                None => format!("Waiting for {target}. {report}"),
+            Ok(Err(report)) if report == Answer::Busy => complain(&match target.held_by() {
+                Ok(Some(holder)) => format!("Waiting for {target} ({holder})."),
+                _ => format!("Waiting for {target}. {report}"),
             }),
-            ended => return Ok(ended),
+            // The wait decides whether it may begin in an outage.
+            Err(error) if error.is_outage() => {}
+            ended => return Ok(ended?),
         }
     }
-    target.acquire(&wait.unless(&is_to_end))
+    let tell = |why: &Error| complain(&format!("Waiting for the server of {target}. {why}"));
+    Ok(target.acquire(&wait.unless(&is_to_end).on_outage(&tell))?)
+}
+
+/// The answer when it was not acquired.
+fn not_acquired(
+    args: &Run,
+    target: &Target,
+    report: Report,
+    signals: Signals,
+) -> Result<Status, CliError> {
+    match report.answer() {
+        Answer::Busy => busy(args, || match target.held_by() {
+            Ok(Some(holder)) => format!("{target} is busy: {holder}."),
+            _ => report.to_string(),
+        }),
+        // Not what --conflict-exit-code is about: nobody may have the lock.
+        Answer::Recovering => Err(CliError::new(Status::BUSY, report)),
+        Answer::TimedOut => {
+            let (recovers, limit) = (target.recovers(), brief(args.timeout.unwrap_or_default()));
+            match target.held_by() {
+                Ok(Some(holder)) => busy(args, || {
+                    format!("Timed out after {limit} waiting for {target} ({holder}).")
+                }),
+                // Nor is an outage in which the wait ended.
+                Err(error) if error.is_outage() => Err(CliError::new(
+                    Status::UNREACHABLE,
+                    format!("Timed out after {limit} waiting for {target}. {error}"),
+                )),
+                _ if recovers => Err(CliError::new(Status::BUSY, report)),
+                _ => busy(args, || report.to_string()),
+            }
+        }
+        _ => {
+            if let Some(came) = signals.next_ending() {
+                signals.suffer(came.signal);
+                return Ok(Status::of_signal(came.signal));
+            }
+            busy(args, || format!("The wait for {target} was interrupted."))
+        }
+    }
 }
 
 /// The answer when another holder has it. Where that is no failure, or is not to be reported,
@@ -212,8 +224,8 @@ fn start(args: &Run, held: &Held, signals: Signals) -> io::Result<pid_t> {
 }
 
 /// Releases it. True when it was lost.
-fn give_back(held: &mut Held, target: &Target, lost_before: bool) -> bool {
-    match held.release() {
+fn give_back(held: &mut Held, target: &Target, signals: Signals, lost_before: bool) -> bool {
+    match held.release(signals) {
         _ if lost_before => true,
         Ok(Release::Released) => false,
         Ok(_) => {

@@ -20,9 +20,6 @@ use crate::store::admin::Admin;
 use crate::store::{Guarantees, Node, Route, Store, Url, schemes};
 use crate::wait::Cancel;
 
-/// How long a waiter tolerates an unreachable server, unless the URL says otherwise.
-const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
-
 /// Access to one set of locks. Cloning is cheap, and a clone is the same client.
 ///
 /// A client may be used from any number of threads at once, and in children made by `fork`: a child
@@ -59,7 +56,7 @@ impl Client {
         let of_the_machine: Arc<dyn Clock> = Arc::new(SystemClock);
         let store = schemes::open(&mut url, &of_the_machine)?;
         let keys = Keyspace::new(&url.take("prefix").unwrap_or_default())?;
-        let outage = url.take_duration("outage", DEFAULT_OUTAGE)?;
+        let outage = url.take_some_duration("outage", Duration::from_millis(1), "250ms or 2s")?;
         let (notify, alias) = (url.take("notify"), url.take("bell"));
         if notify.is_some() && alias.is_some() {
             return Err(Error::config(
@@ -85,9 +82,7 @@ impl Client {
         clock: Arc<dyn Clock>,
         notifier: Arc<dyn Notifier>,
     ) -> Client {
-        Client {
-            context: Context::new(store, clock, Keyspace::default(), DEFAULT_OUTAGE, notifier),
-        }
+        Client { context: Context::new(store, clock, Keyspace::default(), None, notifier) }
     }
 
     /// The mutex of this name. A holder keeps it for at most `lease` (1 second to 366 days) unless

@@ -37,7 +37,7 @@ struct Inner {
     clock: Arc<dyn Clock>,
     keys: Keyspace,
     guarantees: Guarantees,
-    outage: Duration,
+    outage: Option<Duration>,
     identity: ForkLocal<Identity>,
     cancellations: AtomicU64,
     closed: AtomicBool,
@@ -50,7 +50,7 @@ impl Context {
         store: Arc<dyn Store>,
         clock: Arc<dyn Clock>,
         keys: Keyspace,
-        outage: Duration,
+        outage: Option<Duration>,
         notifier: Arc<dyn Notifier>,
     ) -> Context {
         let inner = Inner {
@@ -185,8 +185,8 @@ impl Context {
         self.inner.cancellations.load(Ordering::SeqCst)
     }
 
-    /// How long the server may be unreachable before a waiter gives up.
-    pub(crate) fn outage(&self) -> Duration {
+    /// The longest outage that a wait tolerates, if the URL says so.
+    pub(crate) fn outage(&self) -> Option<Duration> {
         self.inner.outage
     }
 

@@ -127,10 +127,10 @@ impl Mutex {
     /// Raises Interrupted when the wait was cancelled, and ClientClosed when the client is closed;
     /// with blocking=False or timeout=0, Recovering when the server gives no new locks yet;
     /// ValueError or OverflowError for a timeout that threading.Lock refuses too; Unreachable when
-    /// there is no server at the first attempt, or for longer than the URL's `outage` while
-    /// waiting; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as
-    /// KeyboardInterrupt, ends a wait of the main thread within 100 ms; nothing is held then, and
-    /// no entry is left in the queue.
+    /// there is no server at the first attempt, or for longer than 5 seconds while waiting; with
+    /// `outage` in the URL, for longer than that, the first attempt included; OutcomeUnknown;
+    /// ProtocolError. An exception from a signal handler, such as KeyboardInterrupt, ends a wait of
+    /// the main thread within 100 ms; nothing is held then, and no entry is left in the queue.
     #[pyo3(
         signature = (blocking = None, timeout = Some(-1.0), *, cancel = None),
         text_signature = "($self, blocking=True, timeout=-1, *, cancel=None)"

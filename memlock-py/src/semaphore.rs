@@ -160,8 +160,8 @@ impl Semaphore {
     /// permits, for more than the semaphore has, and when the object was made with another number
     /// of permits than the semaphore has; SemaphoreNotFound when it was made without a number and
     /// the semaphore was not set up; Unreachable when there is no server at the first attempt, or
-    /// for longer than the URL's `outage` while waiting; OutcomeUnknown; ProtocolError. An
-    /// exception from a signal handler, such as KeyboardInterrupt, ends a wait of the main thread
+    /// for longer than 5 seconds while waiting; with `outage` in the URL, for longer than that, the
+    /// first attempt included; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as KeyboardInterrupt, ends a wait of the main thread
     /// within 100 ms; nothing is held then, and no entry is left in the queue.
     #[pyo3(
         signature = (

@@ -11,6 +11,7 @@ mod hosts;
 mod inspect;
 mod jobs;
 mod large;
+mod late_servers;
 mod list;
 mod lost;
 mod mysql;

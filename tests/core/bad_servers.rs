@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::{Answer, Client, ErrorKind, Extension, Release};
+use memlock_core::{Answer, Client, ErrorKind, Extension, Release, Wait, Waited};
 use memlock_tests::assert_safe;
 use memlock_tests::doors::{Door, For, No, Rust, WaitingThread};
 use memlock_tests::fake::{self, Behaviour};
@@ -99,7 +99,7 @@ fn a_server_that_refuses_in_words_is_quoted() {
 #[test]
 fn a_server_that_is_down_at_the_start_is_reported_at_once() {
     let server = Memcached::start();
-    let door = Rust::open(&url::with(&server.url(), "outage=3600s")).unwrap();
+    let door = Rust::open(&server.url()).unwrap();
     server.kill();
     for wait in [For::Never, For::Ever, For::AtMost(100 * LEASE)] {
         let no = refused(door.lock(b"m", LEASE, wait));
@@ -110,6 +110,40 @@ fn a_server_that_is_down_at_the_start_is_reported_at_once() {
     assert_eq!(refused(door.list(b"s").unwrap().insert(b"k")).answer, Answer::Unreachable);
     server.restart();
     door.lock(b"m", LEASE, For::Never).unwrap().release().unwrap();
+}
+
+#[test]
+fn an_outage_of_the_url_is_tolerated_from_the_first_attempt_on() {
+    let server = Memcached::start();
+    let open = |outage: &str| Rust::open(&url::with(&server.url(), outage)).unwrap();
+    let (briefly, long) = (open("outage=500ms"), open("outage=3600s"));
+    server.kill();
+    let no = refused(long.lock(b"m", LEASE, For::Never));
+    assert_eq!(no.answer, Answer::Unreachable, "one attempt is one attempt");
+    for wait in [For::Ever, For::AtMost(100 * LEASE)] {
+        let began = Instant::now();
+        assert_eq!(refused(briefly.lock(b"m", LEASE, wait)).answer, Answer::Unreachable);
+        assert!(began.elapsed() >= Duration::from_millis(500), "{wait:?}");
+    }
+    let limit = Duration::from_millis(300);
+    let no = refused(long.lock(b"m", LEASE, For::AtMost(limit)));
+    assert_eq!(no.answer, Answer::Unreachable, "it never answered: {no:?}");
+    let client = Client::connect(&url::with(&server.url(), "outage=3600s")).unwrap();
+    let (counter, wait) = (client.counter("c").unwrap(), Wait::at_most(limit));
+    let retries: &dyn Fn() -> memlock_core::Result<Waited<()>> =
+        &|| counter.acquire_retrying(&wait);
+    for acquire in [retries, &|| counter.acquire_parked(0, &wait)] {
+        let began = Instant::now();
+        assert_eq!(acquire().unwrap_err().kind(), ErrorKind::Unreachable);
+        assert!(began.elapsed() >= limit);
+    }
+    assert_eq!(counter.try_acquire().unwrap_err().kind(), ErrorKind::Unreachable);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| long.lock(b"m", LEASE, For::Ever).map(drop));
+        thread::sleep(limit);
+        server.restart();
+        assert!(waits.join().unwrap().is_ok());
+    });
 }
 
 #[test]

@@ -5,15 +5,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{ErrorKind, Loss, Notice, Release, RenewOptions, Renewal};
+use memlock_core::{Error, ErrorKind, Loss, Notice, Release, RenewOptions, Renewal};
 
 use crate::args::Run;
 use crate::duration;
 use crate::exit::{CliError, Status};
 use crate::out;
 
-use super::signals;
+use super::signals::{self, Signals};
 use super::target::{Acquired, Target};
+
+/// For how long a release is tried again, and the pause before it is.
+const RELEASING: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// A lock, or permits.
 pub(super) struct Held {
@@ -77,7 +81,21 @@ impl Held {
         }
     }
 
-    pub(super) fn release(&mut self) -> memlock_core::Result<Release> {
+    /// Releases it. An outage at this moment is tolerated for [`RELEASING`], but not beyond the
+    /// lease, nor against a signal that is to end us.
+    pub(super) fn release(&mut self, signals: Signals) -> memlock_core::Result<Release> {
+        let until = SystemClock.now() + self.remaining().min(RELEASING);
+        loop {
+            let released = self.try_to_release();
+            let is_outage = released.as_ref().is_err_and(Error::is_outage);
+            if !is_outage || SystemClock.now() + PAUSE >= until || signals.is_to_end() {
+                return released;
+            }
+            SystemClock.sleep(PAUSE);
+        }
+    }
+
+    fn try_to_release(&mut self) -> memlock_core::Result<Release> {
         match &mut self.what {
             What::Renewed(renewal) => renewal.release(),
             What::Leased(guard) => guard.release(),

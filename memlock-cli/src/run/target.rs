@@ -54,7 +54,13 @@ impl Target {
     }
 
     /// Acquires it, or reports why not.
-    pub(super) fn acquire(&self, wait: &Wait<'_>) -> Result<Result<Acquired, Report>, CliError> {
+    ///
+    /// # Errors
+    /// As [`Mutex::lock_with`].
+    pub(super) fn acquire(
+        &self,
+        wait: &Wait<'_>,
+    ) -> memlock_core::Result<Result<Acquired, Report>> {
         fn boxed<G: Guard + 'static>(guard: G) -> Acquired {
             Box::new(guard)
         }
@@ -78,18 +84,21 @@ impl Target {
     /// The holder, as far as the item shows: what is read is already past. `None` if it shows no
     /// reason why nothing was acquired, such as when enough permits are available: the report of
     /// the attempt then says why.
-    pub(super) fn held_by(&self) -> Option<String> {
-        match &self.what {
-            What::Lock(mutex) => mutex.owner().ok().flatten().map(|owner| {
+    ///
+    /// # Errors
+    /// As for any read.
+    pub(super) fn held_by(&self) -> memlock_core::Result<Option<String>> {
+        Ok(match &self.what {
+            What::Lock(mutex) => mutex.owner()?.map(|owner| {
                 let since =
                     owner.record.as_ref().map(|record| format!(", since {}", date(record.since)));
                 format!("held by {}{}", holder_of(&owner), since.unwrap_or_default())
             }),
             What::Permits(semaphore, request) => {
-                let status = semaphore.status().ok().flatten()?;
+                let Some(status) = semaphore.status()? else { return Ok(None) };
                 let says_nothing = self.recovers() && status.holders.is_empty();
                 if says_nothing || status.available >= request.permits {
-                    return None;
+                    return Ok(None);
                 }
                 let free = format!("{} of {} permits are free", status.available, status.permits);
                 let named =
@@ -105,7 +114,7 @@ impl Target {
                     _ => format!("{free}, held by {}", named.join("; ")),
                 })
             }
-        }
+        })
     }
 }
 

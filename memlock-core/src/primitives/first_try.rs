@@ -10,9 +10,8 @@ use crate::wait::{self, Acquire, Interruption, Start, Wait, Waited};
 
 /// Acquires the target immediately, or waits for it as specified by `wait`.
 ///
-/// If the very first attempt cannot reach the server, the error is returned immediately: a wrong
-/// address is more likely than an outage. Later outages are tolerated for as long as the client
-/// allows.
+/// If the very first attempt cannot reach the server, the error is returned immediately, unless
+/// [`Wait::may_begin_in_outage`]. Later outages are tolerated up to [`Wait::outage`].
 pub(super) fn acquire<G: Acquire>(
     acquire: &mut G,
     wait: &Wait<'_>,
@@ -46,14 +45,18 @@ pub(super) fn acquire<G: Acquire>(
         // A child that a callback forked has no part in its parent's call.
         _ if fork::generation() != process => return Ok(Waited::Interrupted),
         Ok(Some(guard)) => return Ok(Waited::Done(guard)),
-        Ok(None) if known.is_some() => None,
-        Ok(None) => Some(Event::Missed),
+        Ok(None) if known.is_some() => Ok(None),
+        Ok(None) => Ok(Some(Event::Missed)),
         Err(error) if !acquire.can_go_on_after(&error) => return Err(error),
-        // Waiting is worthwhile only if a reply was lost, not if the server was never reached.
-        Err(error) if error.kind() != ErrorKind::Unknown => return Err(error),
-        Err(_) if interruption.is_set() => return Ok(Waited::Interrupted),
-        Err(_) => Some(Event::Failed),
+        Err(error) => match error.kind() {
+            ErrorKind::Unknown => Err(error),
+            ErrorKind::Unreachable if wait.may_begin_in_outage(&target.context) => Err(error),
+            _ => return Err(error),
+        },
     };
+    if first.is_err() && interruption.is_set() {
+        return Ok(Waited::Interrupted);
+    }
     let start = Start { process, began, deadline, known, first };
     wait::run(acquire, wait, target, local, &interruption, start)
 }

@@ -35,8 +35,8 @@ pub(crate) struct Start {
     /// What this process knows of the queue, if other threads of it wait or did so a moment ago.
     pub(crate) known: Option<Known>,
     /// The result of the first attempt; `None` if the call joins the queue without one, because
-    /// `known` is set.
-    pub(crate) first: Option<Event>,
+    /// `known` is set. An error is an outage that the wait may tolerate.
+    pub(crate) first: Result<Option<Event>>,
 }
 
 /// Waits until `acquire` succeeds, or the wait ends.
@@ -52,8 +52,10 @@ pub(crate) fn run<G: Acquire>(
     let queue_key = target.key.waiters();
     let identity = target.context.identity()?;
     let mut waiter = Waiter::enter(acquire, wait, target, local, &queue_key, identity, &start);
-    if let Some(first) = start.first {
-        waiter.observe(first);
+    match start.first {
+        Ok(Some(first)) => waiter.observe(first),
+        Ok(None) => {}
+        Err(error) => waiter.fail(error)?,
     }
     waiter.run(interruption, start.deadline)
 }
@@ -104,7 +106,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         let Request { permits, priority, .. } = acquire.request();
         let queue_length = known.waiting.filter(|_| is_recent && permits == 1 && priority == 0);
         let known = Known { shared: acquire.is_shared(), ..known };
-        let policy = Policy::new(start.began, wait.limit(), target.context.outage(), known);
+        let policy = Policy::new(start.began, wait.limit(), wait.outage(&target.context), known);
         let listener = target.context.notifier().take(target.context.local_address(target.route));
         let number = local.enter(&target.key, acquire.handoff_request(), &listener);
         Waiter {
@@ -189,13 +191,13 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
                 Step::StepOut => self.leave(false),
                 Step::Leave => self.leave(true),
                 Step::Sleep(_) => {}
+                // A server that has never answered tells nothing of a holder.
+                Step::End(Ended::TimedOut) if !self.reached && self.failure.is_some() => {
+                    return Err(self.outage());
+                }
                 Step::End(Ended::TimedOut) => return Ok(Waited::TimedOut),
                 Step::End(Ended::Interrupted) => return Ok(Waited::Interrupted),
-                Step::End(Ended::Outage) => {
-                    let text = "The server was out of reach for too long.";
-                    let unnamed = || Error::new(ErrorKind::Unreachable, text);
-                    return Err(self.failure.take().unwrap_or_else(unnamed));
-                }
+                Step::End(Ended::Outage) => return Err(self.outage()),
             }
         }
     }
@@ -320,13 +322,22 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         self.local.leave(&self.target.key, self.number, ticket, self.policy.pace(self.now()))
     }
 
+    /// Why the server cannot be reached.
+    fn outage(&self) -> Error {
+        let unnamed =
+            || Error::new(ErrorKind::Unreachable, "The server was out of reach for too long.");
+        self.failure.clone().unwrap_or_else(unnamed)
+    }
+
     /// Records a failure. Returns the error if waiting cannot resolve it.
     fn fail(&mut self, error: Error) -> Result<()> {
-        if !error.is_outage() || !self.reached && error.kind() == ErrorKind::Unreachable {
+        let has_begun = self.reached || self.wait.may_begin_in_outage(&self.target.context);
+        if !error.is_outage() || !has_begun && error.kind() == ErrorKind::Unreachable {
             return Err(error);
         }
         if self.failure.is_none() {
             log::info!("Waiting for {} through an outage: {error}", self.target.key);
+            self.wait.tell_of_outage(&error);
         }
         self.failure = Some(error);
         self.report(Event::Failed);

@@ -5,19 +5,25 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::context::Context;
-use crate::error::Answer;
+use crate::error::{Answer, Error};
 
-/// How long to wait for a lock, and what may end the wait early.
+/// The longest outage that a wait tolerates unless somebody says otherwise.
+const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
+
+/// How long to wait for a lock, what may end the wait early, and what it tolerates.
 #[derive(Clone, Copy, Default)]
 pub struct Wait<'a> {
     pub(super) limit: Option<Duration>,
     interrupted: Option<&'a dyn Fn() -> bool>,
     cancel: Option<&'a Cancel>,
+    outage: Option<Duration>,
+    on_outage: Option<&'a dyn Fn(&Error)>,
 }
 
 impl<'a> Wait<'a> {
     /// Wait without a limit.
-    pub const FOREVER: Wait<'static> = Wait { limit: None, interrupted: None, cancel: None };
+    pub const FOREVER: Wait<'static> =
+        Wait { limit: None, interrupted: None, cancel: None, outage: None, on_outage: None };
     /// Make one attempt.
     pub const NEVER: Wait<'static> = Wait { limit: Some(Duration::ZERO), ..Wait::FOREVER };
 
@@ -47,6 +53,39 @@ impl<'a> Wait<'a> {
     pub fn unless_cancelled(mut self, cancel: &'a Cancel) -> Wait<'a> {
         self.cancel = Some(cancel);
         self
+    }
+
+    /// Tolerates outages of up to `longest`, also one in which the wait begins, unless the URL has an
+    /// `outage` of its own. The limit of the wait counts as before.
+    #[must_use]
+    pub fn through_outages(mut self, longest: Duration) -> Wait<'a> {
+        self.outage = Some(longest);
+        self
+    }
+
+    /// Calls `began`, with the reason, at the beginning of each outage that the wait is to tolerate.
+    #[must_use]
+    pub fn on_outage(mut self, began: &'a dyn Fn(&Error)) -> Wait<'a> {
+        self.on_outage = Some(began);
+        self
+    }
+
+    /// The longest outage that the wait tolerates.
+    pub(super) fn outage(&self, context: &Context) -> Duration {
+        context.outage().or(self.outage).unwrap_or(DEFAULT_OUTAGE)
+    }
+
+    /// Whether the wait may begin in an outage. By default an error is the better answer: a wrong
+    /// address is more likely.
+    pub(crate) fn may_begin_in_outage(&self, context: &Context) -> bool {
+        !self.is_once() && (self.outage.is_some() || context.outage().is_some())
+    }
+
+    /// Called at the beginning of an outage.
+    pub(super) fn tell_of_outage(&self, why: &Error) {
+        if let Some(began) = self.on_outage {
+            began(why);
+        }
     }
 
     /// The limit of the wait; `None`: no limit.

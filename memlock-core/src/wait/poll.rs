@@ -14,9 +14,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 /// Repeats `attempt` until it succeeds or the wait ends.
 ///
 /// # Errors
-/// The error of `attempt`: at once until an attempt has reached the server, and if the error is not
-/// [`ErrorKind::Unreachable`]; otherwise once the server has been unreachable for as long as the
-/// client tolerates.
+/// The error of `attempt`: at once if it is not [`ErrorKind::Unreachable`], and until an attempt has
+/// reached the server, unless [`Wait::may_begin_in_outage`]; otherwise once the outage is longer than
+/// [`Wait::outage`], or if the server has not answered before the limit passes.
 pub(crate) fn poll<T>(
     context: &Context,
     route: Route,
@@ -30,28 +30,36 @@ pub(crate) fn poll<T>(
     let began = clock.now();
     let deadline = wait.limit.map(|limit| began + limit);
     let mut pause = PAUSES.0;
+    let may_begin = wait.may_begin_in_outage(context);
     let (mut listener, mut reached, mut out_since) = (None, false, None);
     if wait.is_cancelled() || context.is_closed() {
         return Ok(Waited::Interrupted);
     }
     loop {
-        match attempt() {
+        let failure = match attempt() {
             Ok(Some(got)) => return Ok(Waited::Done(got)),
-            Ok(None) => (reached, out_since) = (true, None),
+            Ok(None) => {
+                (reached, out_since) = (true, None);
+                None
+            }
             Err(error) => {
-                let since = *out_since.get_or_insert(clock.now());
-                let too_long = clock.now().since(since) >= context.outage();
-                if !reached || too_long || error.kind() != ErrorKind::Unreachable {
+                let is_outage = error.kind() == ErrorKind::Unreachable && (reached || may_begin);
+                let now = clock.now();
+                if !is_outage || now.since(out_since.unwrap_or(now)) >= wait.outage(context) {
                     return Err(error);
                 }
+                if out_since.replace(out_since.unwrap_or(now)).is_none() {
+                    wait.tell_of_outage(&error);
+                }
+                Some(error)
             }
-        }
+        };
         if wait.is_once() {
             return Ok(Waited::Busy);
         }
         let now = clock.now();
         if deadline.is_some_and(|deadline| deadline <= now) {
-            return Ok(Waited::TimedOut);
+            return failure.filter(|_| !reached).map_or(Ok(Waited::TimedOut), Err);
         }
         let left = deadline.map_or(pause, |deadline| deadline.since(now));
         let jittered = pause.mul_f64(0.5 + 0.5 * context.identity()?.fraction());
