@@ -59,20 +59,25 @@ pub fn main() -> ExitCode {
                 ));
                 return Status::USAGE.into();
             }
-            let printed = error.print();
-            return if error.use_stderr() || printed.is_err() { Status::USAGE } else { Status::OK }
-                .into();
+            return match error.print() {
+                _ if error.use_stderr() => Status::USAGE,
+                Ok(()) => Status::OK,
+                Err(error) => failed(&error.into()),
+            }
+            .into();
         }
     };
     log::begin(args.verbose);
-    let status = command(args).unwrap_or_else(|error| {
-        if !error.message.is_empty() {
-            out::complain(&error.message);
-        }
-        error.status
-    });
+    let status = command(args).unwrap_or_else(|error| failed(&error));
     out::finish();
     status.into()
+}
+
+fn failed(error: &CliError) -> Status {
+    if !error.message.is_empty() {
+        out::complain(&error.message);
+    }
+    error.status
 }
 
 fn command(args: Args) -> Result<Status, CliError> {

@@ -14,12 +14,14 @@
 
 mod check;
 mod held;
+mod program;
 mod signals;
 mod stopped;
 mod target;
 mod tree;
 mod watch;
 
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -42,6 +44,10 @@ use signals::Signals;
 use target::{Acquired, Target};
 use tree::Tree;
 use watch::Watch;
+
+/// The variables by which systemd names the process that is to use its sockets and its watchdog: see
+/// sd_listen_fds(3) and sd_watchdog_enabled(3).
+const ADDRESSED: [&str; 2] = ["LISTEN_PID", "WATCHDOG_PID"];
 
 /// Takes the lock, runs the command, releases the lock.
 pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliError> {
@@ -194,7 +200,7 @@ fn busy(args: &Run, message: impl FnOnce() -> String) -> Result<Status, CliError
 /// Starts the command in our process group, with the signals as we found them.
 fn start(args: &Run, held: &Held, signals: Signals) -> io::Result<pid_t> {
     let (program, arguments) = args.command().split_first().ok_or(io::ErrorKind::NotFound)?;
-    let mut command = Command::new(program);
+    let mut command = as_the_addressee(program);
     command.args(arguments).env("MEMLOCK_NAME", &args.name);
     let numbers = [("MEMLOCK_FENCE", held.fence()), ("MEMLOCK_DEADLINE", held.deadline(args))];
     for (variable, number) in numbers {
@@ -221,6 +227,21 @@ fn start(args: &Run, held: &Held, signals: Signals) -> io::Result<pid_t> {
     }
     let child = command.spawn()?;
     pid_t::try_from(child.id()).map_err(io::Error::other)
+}
+
+/// The program. Where systemd's variables name our process, they name that of the program.
+fn as_the_addressee(program: &OsStr) -> Command {
+    let ours = signals::own_pid().to_string();
+    let is_ours = |name: &&str| std::env::var(name).is_ok_and(|pid| pid == ours);
+    let named: Vec<&str> = ADDRESSED.into_iter().filter(is_ours).collect();
+    if named.is_empty() {
+        return Command::new(program);
+    }
+    // The program that replaces the shell keeps the shell's process id.
+    let set: String = named.iter().map(|name| format!("{name}=$$; export {name}; ")).collect();
+    let mut shell = Command::new("/bin/sh");
+    shell.arg("-c").arg(format!("{set}exec \"$@\"")).arg("sh").arg(program);
+    shell
 }
 
 /// Releases it. True when it was lost.
@@ -254,14 +275,20 @@ fn status_of(ended: ExitStatus) -> Status {
 const NOT_STARTED: &str = "The command cannot be started";
 
 fn not_started(args: &Run, error: &io::Error) -> CliError {
-    let program =
-        args.command().first().map(|program| shown(program.as_bytes())).unwrap_or_default();
+    let given = args.command().first().map(OsString::as_os_str).unwrap_or_default();
+    let program = shown(given.as_bytes());
     // A URL without `--url` in front of it.
     let program = if program.contains("://") { without_password(&program) } else { program };
     match error.kind() {
-        io::ErrorKind::NotFound => {
-            CliError::new(Status::NO_COMMAND, format!("The command {program} was not found."))
-        }
+        io::ErrorKind::NotFound => match program::found(given) {
+            None => {
+                CliError::new(Status::NO_COMMAND, format!("The command {program} was not found."))
+            }
+            Some(file) => CliError::new(
+                Status::NOT_EXECUTABLE,
+                format!("The command {program} cannot be executed: {}.", program::needs(&file)),
+            ),
+        },
         io::ErrorKind::WouldBlock | io::ErrorKind::OutOfMemory => system(NOT_STARTED, error),
         _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
             system(NOT_STARTED, error)

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use memlock_core::{Request, Wait};
@@ -170,6 +171,55 @@ fn input_and_output_pass_through() {
         fed(memlock(&server, &["run", "m", "--", "sh", "-c", "sha256sum; echo of it >&2"]), &input);
     let direct = fed(std::process::Command::new("sha256sum"), &input);
     assert_eq!((said.code, said.out, said.err.as_str()), (Some(0), direct.out, "of it\n"));
+}
+
+/// A shell calls it a bad interpreter.
+#[test]
+fn a_script_without_its_interpreter_is_no_missing_command() {
+    let (server, folder) = (Memcached::start(), Folder::new("interpreter"));
+    let script = |name: &str, text: &str| {
+        let file = folder.0.join(name);
+        fs::write(&file, text).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
+        file
+    };
+    let here = script("here", "#! /no/such/interpreter -x\nexit 0\n");
+    let of_windows = script("of_windows", "#!/bin/sh\r\nexit 0\r\n");
+    let run = |program: &OsStr| {
+        let mut command = memlock(&server, &["run", "m", "--"]);
+        command.arg(program).env("PATH", &folder.0);
+        done(command)
+    };
+    for program in [here.as_os_str(), OsStr::new("here")] {
+        run(program).ended(126).complains("names, /no/such/interpreter, was not found");
+    }
+    run(of_windows.as_os_str()).ended(126).complains("names, /bin/sh\\r, was not found");
+    run(OsStr::new("there")).ended(127).complains("The command there was not found.");
+    run(folder.0.join("there").as_os_str()).ended(127);
+}
+
+/// As systemd starts it, with its sockets and its watchdog.
+#[test]
+fn what_systemd_addresses_to_us_is_addressed_to_the_command() {
+    let server = Memcached::start();
+    let show =
+        "test $LISTEN_PID = $$ && test $WATCHDOG_PID = $$ && echo \"$LISTEN_FDS $0 $1\"; cat <&3";
+    let of_systemd = "export LISTEN_PID=$$ WATCHDOG_PID=$$ LISTEN_FDS=1; exec \"$@\" 3<$FILE";
+    let folder = Folder::new("systemd");
+    let file = folder.0.join("socket");
+    fs::write(&file, "of the caller\n").unwrap();
+    let with = |script: &str, args: &[&str]| {
+        let mut command = Command::new("sh");
+        command.args(["-c", script, "sh"]).arg(path()).args(args);
+        command.env("MEMLOCK_URL", server.url()).env("FILE", &file);
+        done(command)
+    };
+    let args = ["run", "m", "--", "sh", "-c", show, "a b", "-c"];
+    with(of_systemd, &args).was(0, "1 a b -c\nof the caller\n", "");
+    let of_another = "LISTEN_PID=1 WATCHDOG_PID=2 exec \"$@\"";
+    let show = "echo $LISTEN_PID $WATCHDOG_PID";
+    with(of_another, &["run", "m", "--", "sh", "-c", show]).was(0, "1 2\n", "");
+    with(of_systemd, &["run", "m", "--", "/no/such/program"]).ended(127);
 }
 
 #[test]

@@ -2,13 +2,13 @@
 //! bench`.
 
 use std::fs;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use memlock_tests::server::Memcached;
 
 use crate::pty::Pty;
 use crate::run::Folder;
-use crate::tool::{done, memlock, memlock_at, path};
+use crate::tool::{done, memlock, memlock_at, path, said};
 
 #[test]
 fn colours_are_for_terminals_and_for_those_who_want_them() {
@@ -85,6 +85,17 @@ fn a_reader_who_leaves_is_no_trouble() {
     shell.args(["-c", &script]).env("MEMLOCK_URL", server.url());
     let said = done(shell);
     assert_eq!((said.out.as_str(), said.err.as_str()), ("1\t0\ndone\n", ""));
+}
+
+#[test]
+fn help_that_cannot_be_written_is_an_error_and_says_why() {
+    for args in [&["help"][..], &["--help"], &["run", "--help"], &["--version"]] {
+        let full = fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(path());
+        command.args(args).stdout(full).stderr(Stdio::piped());
+        let output = command.spawn().unwrap().wait_with_output().unwrap();
+        said(&output).ended(74).complains("No space left on device");
+    }
 }
 
 #[test]
