@@ -16,6 +16,7 @@ mod guard;
 mod leases;
 mod lost_replies;
 mod outages;
+mod places;
 mod processes;
 mod renewal;
 mod renewal_many;

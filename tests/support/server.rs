@@ -108,7 +108,8 @@ impl Memcached {
     }
 }
 
-fn program() -> PathBuf {
+/// The `memcached` that is found first.
+pub fn program() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
         .chain([PathBuf::from("/usr/bin")])

@@ -14,7 +14,7 @@ use super::postgresql::Postgresql;
 use super::redis::Redis;
 #[cfg(feature = "sqlite")]
 use super::sqlite::Sqlite;
-use super::url::Url;
+use super::url::{self, Url};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 
@@ -22,9 +22,14 @@ use crate::error::{Error, Result};
 type Open = fn(&mut Url, &Arc<dyn Clock>) -> Result<Arc<dyn Store>>;
 
 /// The scheme, the form of its URL, and the function that opens it.
-const SCHEMES: &[(&str, &str, Open)] = &[
+type Scheme = (&'static str, &'static str, Open);
+
+/// The schemes of the stores that were built.
+const SCHEMES: &[Scheme] = &[
     #[cfg(feature = "memcached")]
     ("memcached", "memcached://host[:port][,host2…]", Memcached::open),
+    #[cfg(feature = "memcached")]
+    ("memcached+unix", "memcached+unix:///path/of/socket", Memcached::open_unix),
     ("memory", "memory://name", Memory::open),
     #[cfg(feature = "mysql")]
     ("mysql", "mysql://user:password@host[:port][,host2…]/database", MySql::open),
@@ -93,14 +98,22 @@ pub fn connect(url: &str, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
 
 /// Creates the store that a URL names. The parameters that it knows are removed from `url`.
 pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
-    let known = SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme);
+    open_one_of(SCHEMES, url, clock)
+}
+
+fn open_one_of(
+    schemes: &[Scheme],
+    url: &mut Url,
+    clock: &Arc<dyn Clock>,
+) -> Result<Arc<dyn Store>> {
+    let known = schemes.iter().find(|(scheme, ..)| *scheme == url.scheme);
     let (.., open) = known.ok_or_else(|| {
-        let forms: Vec<&str> = SCHEMES.iter().map(|(_, form, _)| *form).collect();
-        Error::config(format!(
-            "{} has no scheme that memlock knows. The known ones are {}.",
-            url.shown(),
-            forms.join(", ")
-        ))
+        let forms: Vec<&str> = schemes.iter().map(|(_, form, _)| *form).collect();
+        let why = match url::SCHEMES.iter().any(|(scheme, _)| *scheme == url.scheme) {
+            true => "names a store that this memlock was built without",
+            false => "has no scheme that memlock knows",
+        };
+        Error::config(format!("{} {why}. The known ones are {}.", url.shown(), forms.join(", ")))
     })?;
     open(url, clock)
 }
@@ -108,7 +121,20 @@ pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Stor
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::url;
+
+    #[test]
+    fn a_store_that_was_not_built_is_told_from_an_unknown_scheme() {
+        let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock);
+        let memory: Vec<Scheme> =
+            SCHEMES.iter().filter(|(scheme, ..)| *scheme == "memory").copied().collect();
+        for (text, why) in [
+            ("redis://h", "names a store that this memlock was built without. The known"),
+            ("etcd://h", "has no scheme that memlock knows. The known ones are memory://name."),
+        ] {
+            let error = open_one_of(&memory, &mut Url::parse(text).unwrap(), &clock).unwrap_err();
+            assert!(error.to_string().contains(why), "{error}");
+        }
+    }
 
     /// Otherwise messages do not even name the scheme.
     #[test]

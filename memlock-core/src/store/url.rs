@@ -8,8 +8,9 @@ use crate::error::{Error, Result};
 use crate::name::percent_decode;
 
 /// The schemes, and whether their URLs may contain a user and a password in front of a host.
-pub(super) const SCHEMES: [(&str, bool); 10] = [
+pub(super) const SCHEMES: [(&str, bool); 11] = [
     ("memcached", false),
+    ("memcached+unix", false),
     ("memory", false),
     ("mysql", true),
     ("mariadb", true),

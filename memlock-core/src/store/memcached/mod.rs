@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "admin")]
 use super::admin::Admin;
-use super::remote::{self, Address, Evictions, Protocol, Remote};
+use super::remote::{self, Address, Evictions, Place, Protocol, Remote};
 use super::url::Url;
 use super::{Guarantees, Store};
 use crate::clock::Clock;
@@ -50,7 +50,7 @@ use connection::Connection;
 
 const DEFAULT_PORT: u16 = 11211;
 
-/// The protocol of `memcached://host[:port][,host2…]`.
+/// The protocol of `memcached:` and `memcached+unix:`.
 #[derive(Debug)]
 pub(crate) struct Memcached {
     /// The item from which stamps are drawn.
@@ -63,10 +63,19 @@ pub(crate) struct Memcached {
 impl Memcached {
     /// Parses the URL. No connection is opened until the first operation.
     pub(crate) fn open(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
-        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())?;
         let hosts = url.authority()?.split(',');
         let places = hosts.map(|host| remote::split(url, host, DEFAULT_PORT));
         let places = places.collect::<Result<_>>()?;
+        Memcached::at(places, url, clock)
+    }
+
+    /// Parses `memcached+unix:///path/of/socket`.
+    pub(crate) fn open_unix(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
+        Memcached::at(vec![remote::unix_socket(url)?], url, clock)
+    }
+
+    fn at(places: Vec<Place>, url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
+        let keys = Keyspace::new(url.get("prefix").unwrap_or_default())?;
         let (stamp, config) = (Arc::new(keys.internal("stamp")), keys.config());
         let protocol = Memcached { stamp, config, evictions: Evictions::take(url)? };
         Ok(Arc::new(Remote::new(protocol, places, url, clock)?))
@@ -116,6 +125,19 @@ mod tests {
     fn open(text: &str) -> Result<Arc<dyn Store>> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         Memcached::open(&mut Url::parse(text)?, &clock)
+    }
+
+    #[test]
+    fn the_path_of_a_socket_is_read() {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let open = |text: &str| Memcached::open_unix(&mut Url::parse(text)?, &clock);
+        for text in ["memcached+unix:///run/a%20b?pool=1", "memcached+unix:/run/a%20b"] {
+            assert_eq!(open(text).unwrap().nodes()[0].name, "/run/a b", "{text}");
+        }
+        for bad in ["memcached+unix://h", "memcached+unix:run/a", "memcached+unix:///a&b"] {
+            let error = open(bad).unwrap_err();
+            assert!(error.to_string().contains("memcached+unix:///path/of/socket"), "{error}");
+        }
     }
 
     /// The surplus might be taken for the reply to the first request.

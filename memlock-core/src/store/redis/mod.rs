@@ -34,7 +34,6 @@ mod retention;
 mod settings;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 #[cfg(feature = "admin")]
@@ -45,8 +44,8 @@ use super::tls::Tls;
 use super::url::Url;
 use super::{Guarantees, Store};
 use crate::clock::Clock;
-use crate::error::{Error, Result};
-use crate::name::{Key, percent_decode};
+use crate::error::Result;
+use crate::name::Key;
 use connection::Connection;
 use settings::Settings;
 
@@ -78,23 +77,12 @@ impl Redis {
 
     /// Parses `redis+unix:///path/of/socket?db=N`, with `user=` and `password=`.
     pub(crate) fn open_unix(url: &mut Url, clock: &Arc<dyn Clock>) -> Result<Arc<dyn Store>> {
-        let location = url.location()?;
-        let path = location.strip_prefix("//").unwrap_or(location);
-        let path = percent_decode(path).and_then(|path| String::from_utf8(path).ok());
-        // Behind an '&' may be a password.
-        let is_path = |path: &String| path.starts_with('/') && !location.contains('&');
-        let path = path.filter(is_path).ok_or_else(|| {
-            Error::config(format!(
-                "{} names no socket: write redis+unix:///path/of/socket, parameters behind '?', and \
-                 '&' in the path as %26.",
-                url.shown()
-            ))
-        })?;
+        let place = remote::unix_socket(url)?;
         let (user, password) = (url.take("user"), url.take_secret("password"));
         let database = url.take("db");
         let settings = Settings::take(url, user, password, database.as_deref())?;
         let protocol = Redis::new(settings);
-        Ok(Arc::new(Remote::new(protocol, vec![Place::Unix(PathBuf::from(path))], url, clock)?))
+        Ok(Arc::new(Remote::new(protocol, vec![place], url, clock)?))
     }
 
     fn of_hosts(url: &mut Url) -> Result<(Redis, Vec<Place>)> {

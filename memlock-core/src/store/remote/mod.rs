@@ -46,6 +46,8 @@ pub(super) use dial::connect;
 #[cfg(any(fuzzing, test))]
 pub use dial::fuzzed::dial_these;
 pub(super) use hosts::split;
+#[cfg(any(feature = "memcached", feature = "redis"))]
+pub(super) use hosts::unix_socket;
 pub(super) use protocol::{Connection, Protocol, aside};
 #[allow(unused_imports, reason = "each store has the kind of clock that it has")]
 pub(super) use protocol::{Reading, ServerTime};
