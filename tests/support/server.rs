@@ -101,10 +101,13 @@ impl Memcached {
     /// How many commands more it takes to get a lock than on an old server: one from 1.6.24 on,
     /// which gives cas ids out of order.
     pub fn stamps(&self) -> u64 {
+        u64::from(self.release() >= vec![1, 6, 24])
+    }
+
+    /// The numbers of its release, such as 1, 6, 45.
+    pub fn release(&self) -> Vec<u64> {
         let version = self.plain().stats()["version"].clone();
-        let numbers: Vec<u64> =
-            version.split(['.', '-', '_']).map_while(|part| part.parse().ok()).collect();
-        u64::from(numbers >= vec![1, 6, 24])
+        version.split(['.', '-', '_']).map_while(|part| part.parse().ok()).collect()
     }
 }
 

@@ -212,18 +212,31 @@ mod tests {
     use super::*;
     use crate::store::admin::Verdict;
 
-    fn verdict(what: &str, fields: &[(&str, &str)]) -> Verdict {
+    fn facts(fields: &[(&str, &str)]) -> Facts {
         let fields: HashMap<String, String> =
             fields.iter().map(|&(name, value)| (name.to_owned(), value.to_owned())).collect();
-        let found = all(&Facts {
+        Facts {
             variables: fields.clone(),
             status: fields,
             oldest: Some(100),
             rows: Some(0),
             engine: Engine::InnoDb,
             lease: Duration::from_secs(30),
-        });
+        }
+    }
+
+    fn verdict(what: &str, fields: &[(&str, &str)]) -> Verdict {
+        let found = all(&facts(fields));
         found.iter().find(|finding| finding.what == what).unwrap().verdict
+    }
+
+    /// Since 2026 the releases of MySQL are numbered by their year.
+    #[test]
+    fn versions_are_shown_as_they_are() {
+        let shown = |text: &str| version(&facts(&[("version", text)])).said;
+        assert_eq!(shown("26.7.0"), "MySQL 26.7.0");
+        assert_eq!(shown("8.4.3-commercial"), "MySQL 8.4.3");
+        assert_eq!(shown("10.11.6-MariaDB-0+deb12u1"), "MariaDB 10.11.6");
     }
 
     #[test]

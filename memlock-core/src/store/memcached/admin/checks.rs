@@ -11,6 +11,8 @@ use crate::store::memcached::retention::{Retention, Settings};
 
 /// The oldest memcached whose delete by cas is correct.
 const OLDEST: [u64; 3] = [1, 6, 13];
+/// The first release without the security faults that its notes, of May 2026, list.
+const SAFE: [u64; 3] = [1, 6, 42];
 /// The `temporary_ttl` that semaphores need: they are kept for a day after their last use, and an
 /// hour makes up for what memlock does not know of the server's clock.
 const SEMAPHORE: u64 = 25 * 3600;
@@ -51,8 +53,14 @@ fn version(stats: &Stats) -> Finding {
     let shown = version.escape_debug();
     let mut numbers = version.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u64>);
     let numbers: Vec<u64> = numbers.by_ref().take(3).flatten().collect();
-    if numbers.len() == 3 && numbers.as_slice() >= OLDEST.as_slice() {
+    let is_from = |release: [u64; 3]| numbers.len() == 3 && numbers.as_slice() >= &release[..];
+    if is_from(SAFE) {
         return Finding::new("version", Good, format!("memcached {shown}"));
+    }
+    if is_from(OLDEST) {
+        let faults = "releases before 1.6.42 have known security faults: whoever reaches the server can crash it";
+        return Finding::new("version", Note, format!("memcached {shown}; {faults}"))
+            .mend("let only your own hosts reach it, and upgrade it, unless your distribution has mended them");
     }
     Finding::new("version", Bad, format!("memcached {shown} does not delete by cas correctly"))
         .mend("upgrade it to 1.6.13 or later")
@@ -280,7 +288,9 @@ mod tests {
         for (number, verdict) in [
             ("1.6.12", Bad),
             ("1.5.22", Bad),
-            ("1.6.13", Good),
+            ("1.6.13", Note),
+            ("1.6.41", Note),
+            ("1.6.42", Good),
             ("1.6.45_beta", Good),
             ("2.0.0", Good),
             ("x", Bad),
