@@ -109,8 +109,7 @@ impl Admin for Tool<'_> {
 
     fn health(&mut self, _lease: Duration) -> Result<Vec<Finding>> {
         let version = rusqlite::version();
-        let version =
-            Finding::new("version", Good, format!("SQLite {version}, which is part of memlock"));
+        let version = Finding::new("version", Good, format!("SQLite {version}"));
         let clock = Finding::new(
             "clock",
             Good,

@@ -14,6 +14,7 @@
 //! | `shared` | one connection for each file and process |
 //! | `connection` | a connection: opening, batches to transactions, the log |
 //! | `items` | operations to statements, sweeps |
+//! | `library` | which versions of SQLite are refused |
 //! | `errors` | why a file cannot be used, and what to do |
 //! | `fork_safety` | SQLite across `fork` |
 //! | `promises` | what locks in a file promise |
@@ -29,6 +30,7 @@ mod errors;
 mod file;
 mod fork_safety;
 mod items;
+mod library;
 mod promises;
 mod schema;
 mod shared;
@@ -41,7 +43,7 @@ use std::ffi::OsString;
 use std::io::ErrorKind;
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStringExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -104,6 +106,8 @@ impl Sqlite {
             }
         };
         let io_timeout = url.take_duration("io_timeout", Duration::from_secs(1))?;
+        let unfit = |error: Error| error.during(title(&path));
+        library::check().map_err(unfit)?;
         fork_safety::install();
         Ok(Arc::new(Sqlite {
             place: file::Location {
@@ -120,7 +124,7 @@ impl Sqlite {
     }
 
     fn title(&self) -> String {
-        format!("the file {}", self.place.path.display())
+        title(&self.place.path)
     }
 
     fn connection(&self) -> Result<&Share> {
@@ -234,6 +238,10 @@ impl Store for Sqlite {
     fn admin(&self, _node: usize) -> Result<Box<dyn Admin + '_>> {
         Ok(Box::new(admin::Tool { store: self }))
     }
+}
+
+fn title(path: &Path) -> String {
+    format!("the file {}", path.display())
 }
 
 /// The path, or what is wrong with the URL.
