@@ -147,11 +147,18 @@ pub(super) fn not_opened(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// The error of a file of the system that cannot be read.
-pub(super) fn not_read(what: &str, error: &io::Error) -> Error {
+/// What to do where `/proc` does not tell what has to be known of this process and its host.
+pub(super) const MOUNT_PROC: &str =
+    "mount /proc for this process, in its PID namespace and its chroot (mount -t proc proc /proc)";
+
+/// The error of a file of `/proc` that cannot be read.
+pub(super) fn not_read(file: &str, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(errno) if is_no_descriptor(errno) => no_descriptor(errno),
-        _ => unreachable(format!("{what} cannot be read: {error}.")),
+        _ => Error::config(format!(
+            "{file} cannot be read ({error}), without which the clock of this process and the boots \
+             of its host are not known: {MOUNT_PROC}, with all its files."
+        )),
     }
 }
 

@@ -84,9 +84,10 @@ impl Files {
 }
 
 /// Whether this process has all of these files open. SQLite opened them by their paths, where there
-/// may be others by now, so that it may have others open. True where `/proc` does not tell.
+/// may be others by now, so that it may have others open. True where `/proc` does not tell. Of a
+/// process whose first thread has ended, `/proc/self` shows no file.
 pub(super) fn are_open_here(files: &[Option<FileId>]) -> bool {
-    let Ok(descriptors) = std::fs::read_dir("/proc/self/fd") else { return true };
+    let Ok(descriptors) = std::fs::read_dir("/proc/thread-self/fd") else { return true };
     let open: Vec<FileId> =
         descriptors.filter_map(|descriptor| FileId::of(&descriptor.ok()?.path())).collect();
     files.iter().all(|file| file.is_some_and(|file| open.contains(&file)))

@@ -108,6 +108,7 @@ impl Sqlite {
         let io_timeout = url.take_duration("io_timeout", Duration::from_secs(1))?;
         let unfit = |error: Error| error.during(title(&path));
         library::check().map_err(unfit)?;
+        let clock = BootClock::new(Arc::clone(clock)).map_err(unfit)?;
         fork_safety::install();
         Ok(Arc::new(Sqlite {
             place: file::Location {
@@ -117,7 +118,7 @@ impl Sqlite {
                 is_of_another_process: url.take("another_process").is_some(),
             },
             io_timeout,
-            clock: BootClock::new(Arc::clone(clock))?,
+            clock,
             keys: Keyspace::new(url.get("prefix").unwrap_or_default())?,
             connection: ForkLocal::new(),
         }))

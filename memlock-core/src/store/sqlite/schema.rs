@@ -22,7 +22,7 @@
 
 use rusqlite::{Connection, Transaction, TransactionBehavior, ffi, params};
 
-use super::errors::{Problem, not_read};
+use super::errors::Problem;
 use super::time::{BootClock, BootId};
 use crate::error::{Error, Result};
 use crate::store::Epoch;
@@ -131,7 +131,7 @@ pub(super) fn prepare(
         let (application, version) = (number("application_id")?, number("user_version")?);
         let tables: i64 =
             transaction.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0))?;
-        let id = clock.boot_id().map_err(|error| not_read("The host's boot id", &error))?;
+        let id = clock.boot_id()?;
         if (application, version, tables) == (0, 0, 0) {
             create(transaction, &id, clock)?;
         } else {

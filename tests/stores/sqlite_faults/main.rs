@@ -1,6 +1,9 @@
 //! What a file of locks must survive: writers that are killed at any moment, forks of programs
-//! whose threads are in the middle of a lock, a disk that fills up.
+//! whose threads are in the middle of a lock, a disk that fills up, and hosts that hide what
+//! memlock has to know.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
+
+mod host;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};
@@ -254,33 +257,6 @@ fn children_of_a_program_whose_threads_lock_can_lock_themselves() {
         assert!(hold(&client, NAMES + 1));
     }
     other.kill();
-}
-
-/// The clock of a time namespace is ahead of the host's, in processes that are started in it.
-#[test]
-fn a_child_in_a_time_namespace_sees_the_same_lock_held() {
-    let file = File::new();
-    let client = Client::connect(&file.url()).unwrap();
-    let mut held = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
-    let is_held =
-        |client: &Client| client.mutex("m", LEASE).unwrap().try_lock().is_ok_and(|m| m.is_none());
-    assert!(in_a_child(|| {
-        const CLONE_NEWTIME: libc::c_int = 0x80;
-        // SAFETY: it concerns the children of this process only.
-        assert_eq!(unsafe { libc::unshare(CLONE_NEWTIME) }, 0);
-        std::fs::write("/proc/self/timens_offsets", "boottime 5000 0").unwrap();
-        // From now on the kernel tells the offset of the children, and not of this process.
-        let refusals = [
-            Client::connect(&file.url()).map(drop).unwrap_err(),
-            client.mutex("m", LEASE).unwrap().try_lock().map(drop).unwrap_err(),
-        ];
-        for error in refusals {
-            assert_eq!(error.kind(), memlock_core::ErrorKind::Config, "{error}");
-            assert!(error.to_string().contains("in a child process"), "{error}");
-        }
-        in_a_child(|| is_held(&client) && is_held(&Client::connect(&file.url()).unwrap()))
-    }));
-    assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
 fn run(program: &str, args: &[&str]) {
