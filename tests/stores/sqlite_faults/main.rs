@@ -1,9 +1,10 @@
 //! What a file of locks must survive: writers that are killed at any moment, forks of programs
-//! whose threads are in the middle of a lock, a disk that fills up, and hosts that hide what
-//! memlock has to know.
+//! whose threads are in the middle of a lock, a disk that fills up, paths that lead elsewhere, and
+//! hosts that hide what memlock has to know.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
 mod host;
+mod paths;
 
 use std::ffi::{OsStr, OsString};
 use std::io::{BufRead, BufReader, Read};

@@ -112,7 +112,8 @@ impl Process {
         for _ in 0..10 {
             let _call = fork_safety::enter();
             let Process { connection, place, clock, keys } = self;
-            match connection::run(connection, place, clock, keys, &[op]) {
+            let id = place.prepare().unwrap();
+            match connection::run(connection, id, place, clock, keys, &[op]) {
                 Ok(mut replies) => return replies.remove(0),
                 Err(Stop::Busy | Stop::BusyOpening) => {}
                 Err(Stop::Failed(failure)) => panic!("{}", failure.error),

@@ -8,7 +8,7 @@ use rusqlite::limits::Limit;
 use rusqlite::{OpenFlags, Row};
 
 use super::errors::{Problem, Stop, why, why_not_opened};
-use super::file::{self, Files, Found, Location};
+use super::file::{self, FileId, Files, Found, Location};
 use super::schema::{self, File};
 use super::time::BootClock;
 use crate::error::Error;
@@ -65,10 +65,11 @@ pub(super) struct Connection {
     pub(super) is_sweep_due: bool,
 }
 
-/// Runs a batch. A connection is opened if there is none, or if its files are no longer in their
-/// places.
+/// Runs a batch on this file, to which `place` led when the client looked last. A connection is
+/// opened if there is none, or if its files are no longer in their places.
 pub(super) fn run(
     connection: &mut Option<Connection>,
+    id: FileId,
     place: &Location,
     clock: &BootClock,
     keys: &Keyspace,
@@ -92,10 +93,12 @@ pub(super) fn run(
     }
     let open = match connection {
         Some(open) => open,
-        None => connection.insert(Connection::open(place, clock).map_err(|stop| match stop {
-            Stop::Busy => Stop::BusyOpening,
-            stop => stop,
-        })?),
+        None => {
+            connection.insert(Connection::open(id, place, clock).map_err(|stop| match stop {
+                Stop::Busy => Stop::BusyOpening,
+                stop => stop,
+            })?)
+        }
     };
     let mut ran = open.run(clock, keys, ops);
     for _ in 0..MAKES_ROOM {
@@ -131,9 +134,17 @@ impl Drop for Connection {
 }
 
 impl Connection {
-    fn open(place: &Location, clock: &BootClock) -> std::result::Result<Connection, Stop> {
+    fn open(
+        id: FileId,
+        place: &Location,
+        clock: &BootClock,
+    ) -> std::result::Result<Connection, Stop> {
         let unopened = |problem: Problem| why_not_opened(problem, &place.path);
-        place.prepare().map_err(|error| unopened(error.into()))?;
+        match place.prepare() {
+            Ok(_) => {}
+            Err(_) if place.leads_nowhere() => return Err(unopened(Problem::Replaced)),
+            Err(error) => return Err(unopened(error.into())),
+        }
         let files = Files::of(&place.path).map_err(|error| unopened(error.into()))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let set_up = || {
@@ -168,7 +179,7 @@ impl Connection {
             stored,
             is_sweep_due,
         };
-        if !file::are_open_here(&open.found.ids) {
+        if open.found.ids[0] != Some(id) || !file::are_open_here(&open.found.ids) {
             return Err(unopened(Problem::Replaced));
         }
         Ok(open)

@@ -19,7 +19,8 @@ use crate::store::Failure;
 pub(super) enum Stop {
     /// Another process has locked the file.
     Busy,
-    /// Another process has the file locked, or replaces it, so that no connection could be opened.
+    /// No connection could be opened for the moment: another process has the file locked, or
+    /// replaces it, or its path leads nowhere.
     BusyOpening,
     /// The disk has no room for the batch.
     Full(Error),
@@ -162,8 +163,14 @@ pub(super) fn not_read(file: &str, error: &io::Error) -> Error {
     }
 }
 
-/// The error of a file that was locked for longer than a call may wait.
+/// The error of a file that was locked, or led to nowhere, for longer than a call may wait.
 pub(super) fn kept_locked(path: &Path, io_timeout: Duration) -> Error {
+    if let Err(error) = std::fs::metadata(path) {
+        return unreachable(format!(
+            "Its path leads to no file any more ({error}): restore the directory or the link on \
+             it, or connect to another file."
+        ));
+    }
     let time = brief(io_timeout);
     let do_it = "look whether it is stopped (kill -CONT continues it) or its disk is slow; \
                  io_timeout in the URL says how long to wait";

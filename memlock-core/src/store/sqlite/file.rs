@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::errors::{not_opened, unreachable};
+use super::errors::{directory_of, not_opened, unreachable};
 use crate::error::{Error, Result};
 
 /// The location of the locks.
@@ -120,9 +120,13 @@ const NETWORKS: &[(u64, &str)] = &[
 
 impl Location {
     /// Creates an empty file that only its owner can use, unless there is one, and checks its
-    /// location.
-    pub(super) fn prepare(&self) -> Result<()> {
+    /// location. Which file it is.
+    pub(super) fn prepare(&self) -> Result<FileId> {
         occupy_standard_streams();
+        if !self.path.exists() {
+            // Nothing is created on a file system that is refused.
+            self.check_file_system(directory_of(&self.path))?;
+        }
         // An existing file is not opened here: closing it would drop all locks that SQLite has on
         // it in this process.
         let mut options = OpenOptions::new();
@@ -135,8 +139,14 @@ impl Location {
         self.check()
     }
 
+    /// Whether the path leads to no file, and to no directory that could have one: as while links
+    /// are switched.
+    pub(super) fn leads_nowhere(&self) -> bool {
+        !self.path.exists() && (self.path.is_symlink() || !directory_of(&self.path).is_dir())
+    }
+
     /// Checks an existing file and its location, without opening it.
-    fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<FileId> {
         let found =
             std::fs::metadata(&self.path).map_err(|error| not_opened(&self.path, &error))?;
         if found.is_dir() {
@@ -163,15 +173,8 @@ impl Location {
                  directory that contains it.",
             ));
         }
-        self.check_file_system(&self.path)
-    }
-
-    /// Checks the location of a file, and the file if it exists.
-    pub(super) fn check_as_far_as_it_exists(&self) -> Result<()> {
-        if self.path.exists() {
-            return self.check();
-        }
-        self.check_file_system(self.path.parent().unwrap_or(&self.path))
+        self.check_file_system(&self.path)?;
+        Ok(FileId::from(&found))
     }
 
     fn check_file_system(&self, path: &Path) -> Result<()> {

@@ -81,7 +81,7 @@ pub(crate) struct Sqlite {
     /// The names of the client's items: those of distinct lists live on after a reboot.
     keys: Keyspace,
     /// A connection that a parent process opened is neither used nor closed.
-    connection: ForkLocal<Share>,
+    share: ForkLocal<Share>,
 }
 
 impl Sqlite {
@@ -120,7 +120,7 @@ impl Sqlite {
             io_timeout,
             clock,
             keys: Keyspace::new(url.get("prefix").unwrap_or_default())?,
-            connection: ForkLocal::new(),
+            share: ForkLocal::new(),
         }))
     }
 
@@ -128,14 +128,11 @@ impl Sqlite {
         title(&self.place.path)
     }
 
-    fn connection(&self) -> Result<&Share> {
-        self.connection.get_or_try_init(|| Share::of(&self.place))
-    }
-
     /// Uses the connection, if there is one.
     #[cfg(feature = "admin")]
     fn with<T>(&self, ask: impl FnOnce(&Connection) -> T) -> Option<T> {
-        let connection = self.connection().ok()?.lock();
+        let shared = self.share.get().existing()?;
+        let connection = shared.lock();
         let _call = fork_safety::enter();
         connection.as_ref().map(ask)
     }
@@ -173,16 +170,16 @@ impl Sqlite {
     /// The connection is this thread's for one attempt only, so that no thread's time limit counts
     /// for another.
     fn attempt_once(&self, process: u64, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Stop> {
-        let share =
-            self.connection().map_err(|error| Stop::Failed(Failure { error, sent: false }))?;
-        let mut connection = share.lock();
+        let shared = self.share.get().find(&self.place, self.clock.now())?;
+        let mut connection = shared.lock();
         // No fork happens while this is held.
         let _call = fork_safety::enter();
         if fork::generation() != process {
             let error = fork::astray();
             return Err(Stop::Failed(Failure { error, sent: false }));
         }
-        connection::run(&mut connection, share.place(), &self.clock, &self.keys, ops)
+        let Sqlite { place, clock, keys, .. } = self;
+        connection::run(&mut connection, shared.id, place, clock, keys, ops)
     }
 }
 
@@ -198,7 +195,7 @@ impl Store for Sqlite {
     }
 
     fn disconnect(&self) {
-        if let Some(share) = self.connection.existing() {
+        if let Some(share) = self.share.existing() {
             share.release();
         }
     }

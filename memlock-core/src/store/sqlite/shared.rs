@@ -2,128 +2,133 @@
 //!
 //! SQLite's locks on a file belong to the process, and a removed file is really gone only when no
 //! connection of the process has it open: with one connection, both follow from its state.
+//!
+//! A client uses the file that its path leads to. Links may be switched, and directories renamed,
+//! while the file that they led to stays where it is. Other processes then lock another file, and
+//! so must this client: it looks every 10 ms where its path leads, and moves if that is another
+//! file than before. Each client looks for itself, since the paths of others may lead there still.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
-use super::connection::Connection;
+use super::connection::{Connection, LOOK_EVERY};
+use super::errors::Stop;
 use super::file::{FileId, Location};
 use super::fork_safety;
 use crate::error::Result;
 use crate::fork::ForkLocal;
+use crate::store::Failure;
 
-/// The connection, once it is open.
+/// The connection to a file, once it is open.
 #[derive(Debug)]
-struct SharedConnection {
-    /// The file through all symbolic links, as they were when the first client used it: whichever
-    /// client opens the connection opens that file.
-    place: Location,
-    /// How many clients have used it and were not closed since.
-    users: AtomicUsize,
+pub(super) struct SharedConnection {
+    /// No other file is ever opened: a client whose path leads to another one uses another
+    /// connection.
+    pub(super) id: FileId,
     connection: Mutex<Option<Connection>>,
 }
 
 static CONNECTIONS: ForkLocal<Mutex<Vec<Weak<SharedConnection>>>> = ForkLocal::new();
 
 impl SharedConnection {
-    /// This process's connection to the file.
-    fn to(place: &Location) -> Arc<SharedConnection> {
-        let path = resolved(&place.path);
-        let create = || {
-            let mut place = place.clone();
-            // Each client has checked for itself whether it trusts the file system.
-            (place.path, place.trusts_networks) = (path.clone(), true);
-            let (users, connection) = (AtomicUsize::new(0), Mutex::new(None));
-            Arc::new(SharedConnection { place, users, connection })
+    /// This process's connection to the file at this path, which is created if there is none.
+    fn to(place: &Location) -> Result<Arc<SharedConnection>> {
+        let id = {
+            // Nothing opens the new file before its descriptor is closed.
+            let _call = fork_safety::enter();
+            place.prepare()?
         };
+        let create = || Arc::new(SharedConnection { id, connection: Mutex::new(None) });
         #[cfg(test)]
         if place.is_of_another_process {
-            return create();
+            return Ok(create());
         }
         let mut connections = CONNECTIONS.get().lock().unwrap_or_else(PoisonError::into_inner);
         connections.retain(|connection| connection.strong_count() > 0);
-        let id = FileId::of(&path);
-        let is_it = |known: &Arc<SharedConnection>| {
-            known.place.path == path || (id.is_some() && FileId::of(&known.place.path) == id)
-        };
-        if let Some(known) = connections.iter().filter_map(Weak::upgrade).find(is_it) {
-            return known;
+        let mut known = connections.iter().filter_map(Weak::upgrade);
+        if let Some(known) = known.find(|known| known.id == id) {
+            return Ok(known);
         }
         let connection = create();
         connections.push(Arc::downgrade(&connection));
-        connection
+        Ok(connection)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Connection>> {
+    /// The connection, for this thread.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Connection>> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
 
-    fn close(&self) {
+impl Drop for SharedConnection {
+    fn drop(&mut self) {
         let mut connection = self.lock();
         let _call = fork_safety::enter();
         *connection = None;
     }
 }
 
-impl Drop for SharedConnection {
-    fn drop(&mut self) {
-        self.close();
-    }
+/// A client's share in the connection to its file. The last client that is closed, or moves to
+/// another file, closes the connection.
+#[derive(Debug, Default)]
+pub(super) struct Share {
+    /// None before the client is used, and after it was closed.
+    used: Mutex<Option<Used>>,
 }
 
-/// A client's share in the connection to its file.
 #[derive(Debug)]
-pub(super) struct Share {
-    shared: Arc<SharedConnection>,
-    /// Whether the client has used it and was not closed since.
-    is_used: AtomicBool,
+struct Used {
+    connection: Arc<SharedConnection>,
+    /// When the path last led to its file.
+    seen: Duration,
 }
 
 impl Share {
+    /// The connection to the file that the path leads to.
+    ///
     /// # Errors
-    /// For a file that is not suitable, or is on a file system that this client does not trust.
-    pub(super) fn of(place: &Location) -> Result<Share> {
-        place.check_as_far_as_it_exists()?;
-        Ok(Share { shared: SharedConnection::to(place), is_used: AtomicBool::new(false) })
-    }
-
-    /// The file that the connection is to.
-    pub(super) fn place(&self) -> &Location {
-        &self.shared.place
-    }
-
-    /// The connection, for this thread.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Option<Connection>> {
-        if !self.is_used.load(Ordering::Relaxed) && !self.is_used.swap(true, Ordering::SeqCst) {
-            self.shared.users.fetch_add(1, Ordering::SeqCst);
+    /// [`Stop::BusyOpening`] while the path leads nowhere, and led to a file before. Otherwise for
+    /// a file that is not suitable, or is on a file system that this client does not trust.
+    pub(super) fn find(
+        &self,
+        place: &Location,
+        now: Duration,
+    ) -> std::result::Result<Arc<SharedConnection>, Stop> {
+        let mut used = self.lock();
+        if let Some(Used { connection, seen }) = &mut *used {
+            if now.saturating_sub(*seen) <= LOOK_EVERY {
+                return Ok(Arc::clone(connection));
+            }
+            if FileId::of(&place.path) == Some(connection.id) {
+                *seen = now;
+                return Ok(Arc::clone(connection));
+            }
         }
-        self.shared.lock()
+        match SharedConnection::to(place) {
+            Ok(connection) => {
+                *used = Some(Used { connection: Arc::clone(&connection), seen: now });
+                Ok(connection)
+            }
+            Err(_) if used.is_some() && place.leads_nowhere() => Err(Stop::BusyOpening),
+            Err(error) => Err(Stop::Failed(Failure { error, sent: false })),
+        }
     }
 
-    /// Ends the use of it. The last user closes the connection.
+    /// The connection of the last call, wherever the path leads by now.
+    #[cfg(feature = "admin")]
+    pub(super) fn existing(&self) -> Option<Arc<SharedConnection>> {
+        self.lock().as_ref().map(|used| Arc::clone(&used.connection))
+    }
+
+    /// Ends the use of the connection.
     pub(super) fn release(&self) {
-        if self.is_used.swap(false, Ordering::SeqCst)
-            && self.shared.users.fetch_sub(1, Ordering::SeqCst) == 1
-        {
-            self.shared.close();
-        }
+        *self.lock() = None;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Used>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.release();
-    }
-}
-
-/// The path through all symbolic links, as far as it exists.
-fn resolved(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| {
-        let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
-        match (parent, path.file_name()) {
-            (Some(parent), Some(name)) => parent.join(name),
-            _ => path.to_owned(),
-        }
-    })
-}
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use crate::{Client, Extension, Release, SetUp};
 const LEASE: Duration = Duration::from_secs(30);
 
 /// The directory of one test.
-pub(super) struct Directory(PathBuf);
+pub(super) struct Directory(pub(super) PathBuf);
 
 impl Directory {
     pub(super) fn new() -> Directory {
@@ -288,7 +288,6 @@ fn threads_of_one_client_wait_for_the_file_at_the_same_time() {
     assert!(began.elapsed() < Duration::from_millis(60 * 200), "{:?}", began.elapsed());
 }
 
-/// Each client opens the file that the shared connection is to, wherever a link leads by now.
 #[test]
 fn clients_of_one_file_share_a_connection_by_whatever_name() {
     let directory = Directory::new();
@@ -297,24 +296,36 @@ fn clients_of_one_file_share_a_connection_by_whatever_name() {
     std::os::unix::fs::symlink(directory.file(), &other).unwrap();
     let link = Client::connect(&format!("sqlite://{}", other.display())).unwrap();
     assert!(link.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    let connections = || descriptors_in(&directory.0.join("locks.db"));
+    assert_eq!(connections(), 1);
+    // Each client opens it again by its own path.
+    for client in [&link, &one] {
+        std::fs::remove_file(directory.0.join("locks.db-shm")).unwrap();
+        std::thread::sleep(super::connection::LOOK_EVERY * 2);
+        assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    }
+    assert_eq!(connections(), 1);
+    // A link that leads elsewhere by now is followed, and no file is created behind it.
     std::fs::remove_file(&other).unwrap();
     std::os::unix::fs::symlink(directory.0.join("other.db"), &other).unwrap();
-    std::fs::remove_file(directory.0.join("locks.db-shm")).unwrap();
     std::thread::sleep(super::connection::LOOK_EVERY * 2);
-    assert!(link.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
+    assert!(link.mutex("m", LEASE).unwrap().try_lock().is_err());
     assert!(one.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
     assert!(!directory.0.join("other.db").exists());
+}
+
+/// How many open files of this process have a path that begins with this one.
+pub(super) fn descriptors_in(path: &Path) -> usize {
+    let links = std::fs::read_dir("/proc/self/fd").unwrap();
+    let target =
+        |link: std::io::Result<std::fs::DirEntry>| std::fs::read_link(link.ok()?.path()).ok();
+    links.filter_map(target).filter(|file| file.starts_with(path)).count()
 }
 
 #[test]
 fn the_last_client_that_is_closed_closes_the_file() {
     let directory = Directory::new();
-    let open = || {
-        let links = std::fs::read_dir("/proc/self/fd").unwrap();
-        let target =
-            |link: std::io::Result<std::fs::DirEntry>| std::fs::read_link(link.ok()?.path()).ok();
-        links.filter_map(target).filter(|file| file.starts_with(&directory.0)).count()
-    };
+    let open = || descriptors_in(&directory.0);
     let clients = [directory.client(), directory.client()];
     for client in &clients {
         drop(client.mutex("m", LEASE).unwrap().try_lock().unwrap());
