@@ -235,6 +235,22 @@
 #define MEMLOCK_LOST_MAX_HOLD 4
 
 /**
+ * For memlock_semaphore_open_with(): the semaphore's number of permits applies, whatever the
+ * handle was opened with. A warning is logged, once for each client and semaphore.
+ */
+#define MEMLOCK_MISMATCH_FOLLOW 0
+
+/**
+ * The handle's number becomes the semaphore's, as by memlock_semaphore_resize().
+ */
+#define MEMLOCK_MISMATCH_RESIZE 1
+
+/**
+ * The call returns MEMLOCK_INVALID.
+ */
+#define MEMLOCK_MISMATCH_REFUSE 2
+
+/**
  * A client of one memcached server, a group of servers, or a file. All functions may use it from
  * any number of threads at once, and in forked children.
  */
@@ -518,9 +534,10 @@ int distinct_list_tear_down(const char *session);
  * Sets up the semaphore `name` with `permits` permits (1 to 4294967295). The semaphore expires
  * `duration` seconds (1 to 31622400) after its last use.
  *
- * Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the semaphore was already set up; its expiry time is
- * then unchanged. Returns MEMLOCK_INVALID also when the semaphore has another number of permits;
- * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
+ * Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the semaphore was already set up; its expiry time and
+ * its number of permits are then unchanged: if it has another number, that one applies, and a
+ * warning is logged. Otherwise returns MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN,
+ * MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -1164,10 +1181,11 @@ int memlock_log_set(int max_level, memlock_log_callback callback, void *arg);
  * Sends nothing.
  *
  * `permits` is the number of permits of the semaphore (1 to 4294967295). All users of a semaphore
- * share that number: the first process that acquires sets the semaphore up with it, and a handle
- * that was opened with another number gets MEMLOCK_INVALID at its first use. Pass 0 to open an
- * existing semaphore with any number of permits; while there is none, acquiring returns
- * MEMLOCK_NOT_FOUND.
+ * share that number: the first process that acquires sets the semaphore up with it. If the
+ * semaphore has another number, that one applies, and a warning is logged;
+ * memlock_semaphore_open_with() changes this, and memlock_semaphore_permits() returns the number.
+ * Pass 0 to open an existing semaphore with any number of permits; while there is none, acquiring
+ * returns MEMLOCK_NOT_FOUND.
  *
  * Returns MEMLOCK_OK and a handle in *semaphore, to be closed by memlock_semaphore_close(), or
  * MEMLOCK_INVALID and NULL in *semaphore. Thread-safe.
@@ -1181,6 +1199,25 @@ int memlock_semaphore_open(const struct memlock_client *client,
                            uint32_t permits,
                            int64_t lease_ms,
                            struct memlock_semaphore **semaphore);
+
+/**
+ * Like memlock_semaphore_open(). `mismatch` is what the handle does at its first use if the
+ * semaphore has another number of permits than `permits`: MEMLOCK_MISMATCH_FOLLOW, which is what
+ * memlock_semaphore_open() does, MEMLOCK_MISMATCH_RESIZE or MEMLOCK_MISMATCH_REFUSE. It has no
+ * effect if `permits` is 0.
+ *
+ * Returns the answers of memlock_semaphore_open(); MEMLOCK_INVALID also for another `mismatch`.
+ * Thread-safe.
+ *
+ * # Safety
+ * As for memlock_semaphore_open().
+ */
+int memlock_semaphore_open_with(const struct memlock_client *client,
+                                const char *name,
+                                uint32_t permits,
+                                int64_t lease_ms,
+                                int mismatch,
+                                struct memlock_semaphore **semaphore);
 
 /**
  * Closes a handle. The semaphore is not affected, nor are permits that were acquired with the
@@ -1202,9 +1239,9 @@ void memlock_semaphore_close(struct memlock_semaphore *semaphore);
  * Returns MEMLOCK_OK and a handle in *permit, to be released by memlock_permit_release() or
  * memlock_permit_drop(). Otherwise *permit is NULL, and the answer is one of the above, or
  * MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened with 0 and the semaphore does
- * not exist; MEMLOCK_INVALID, also for 0 permits, for more permits than the semaphore has, and
- * when the number of permits is not the one that the handle was opened with; MEMLOCK_UNREACHABLE,
- * MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
+ * not exist; MEMLOCK_INVALID, also for 0 permits, for more permits than the semaphore has, and,
+ * with MEMLOCK_MISMATCH_REFUSE, when the number of permits is not the one that the handle was
+ * opened with; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
@@ -1244,9 +1281,11 @@ int memlock_semaphore_acquire_wait(const struct memlock_semaphore *semaphore,
  * of one day.
  *
  * Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the semaphore was already set up; its lifetime is
- * then unchanged. Returns MEMLOCK_INVALID also when the semaphore has another number of permits;
- * MEMLOCK_NOT_FOUND when there is no semaphore and the handle was opened with 0;
- * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
+ * then unchanged, and so is its number of permits, unless the handle was opened with
+ * MEMLOCK_MISMATCH_RESIZE. Returns MEMLOCK_INVALID also when the semaphore has another number of
+ * permits and the handle was opened with MEMLOCK_MISMATCH_REFUSE; MEMLOCK_NOT_FOUND when there is
+ * no semaphore and the handle was opened with 0; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or
+ * MEMLOCK_PROTOCOL. Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore.
@@ -1268,7 +1307,7 @@ int memlock_semaphore_tear_down(const struct memlock_semaphore *semaphore);
 /**
  * Changes the number of permits (1 to 4294967295) for all processes. The new number may be lower
  * than the number of held permits: no holder loses any, and no permit is granted until enough were
- * released. A handle that is opened afterwards must be opened with the new number.
+ * released.
  *
  * Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such semaphore, or MEMLOCK_INVALID,
  * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
@@ -1277,6 +1316,17 @@ int memlock_semaphore_tear_down(const struct memlock_semaphore *semaphore);
  * `semaphore` is NULL or an open semaphore.
  */
 int memlock_semaphore_resize(const struct memlock_semaphore *semaphore, uint32_t permits);
+
+/**
+ * Stores the number of permits of the semaphore, held or not, in *permits: all users share it, so
+ * it may not be the number that the handle was opened with. A snapshot. One round trip.
+ *
+ * Returns the answers of memlock_semaphore_available(). Thread-safe.
+ *
+ * # Safety
+ * `semaphore` is NULL or an open semaphore, `permits` is NULL or writable.
+ */
+int memlock_semaphore_permits(const struct memlock_semaphore *semaphore, uint32_t *permits);
 
 /**
  * Stores the number of permits that no process holds in *available. The number is a snapshot, for

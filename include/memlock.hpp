@@ -814,6 +814,18 @@ private:
     std::string name_;
 };
 
+/// What a counting_semaphore does at its first use if the semaphore has another number of permits
+/// than the object was made with.
+enum class mismatch : int {
+    /// It goes on with the semaphore's number, and logs a warning: once for each client and
+    /// semaphore.
+    follow = MEMLOCK_MISMATCH_FOLLOW,
+    /// It changes the semaphore's number to its own, for all processes, as resize().
+    resize = MEMLOCK_MISMATCH_RESIZE,
+    /// It throws errc::invalid.
+    refuse = MEMLOCK_MISMATCH_REFUSE,
+};
+
 /// A semaphore by its name: limits the number of permits that are held at the same time by all
 /// processes.
 ///
@@ -827,24 +839,24 @@ private:
 class counting_semaphore {
 public:
     /// `permits`: the number of permits, from 1 up, which all users share: the first process that
-    /// acquires sets the semaphore up with it, and an object with another number gets
-    /// errc::invalid. `lease`: the maximum time for which a permit is held, 1 second to 366 days.
-    /// Sends nothing. Throws errc::invalid for a lease out of range, for 0 permits, and for an
-    /// empty name or one above 64 KiB.
+    /// acquires sets the semaphore up with it. `lease`: the maximum time for which a permit is
+    /// held, 1 second to 366 days. `otherwise`: what to do if the semaphore has another number of
+    /// permits. Sends nothing. Throws errc::invalid for a lease out of range, for 0 permits, and for
+    /// an empty name or one above 64 KiB.
     counting_semaphore(const client& where, std::string name, std::uint32_t permits,
-                       std::chrono::milliseconds lease)
+                       std::chrono::milliseconds lease, mismatch otherwise = mismatch::follow)
         : client_{where}, name_{std::move(name)} {
         if (permits == 0) {
             throw error{errc::invalid, "A semaphore has at least one permit: pass 1 or more."};
         }
-        open(permits, lease);
+        open(permits, lease, otherwise);
     }
 
     /// Opens an existing semaphore with any number of permits: while there is none, acquiring
     /// throws errc::not_found.
     counting_semaphore(const client& where, std::string name, std::chrono::milliseconds lease)
         : client_{where}, name_{std::move(name)} {
-        open(0, lease);
+        open(0, lease, mismatch::follow);
     }
 
     counting_semaphore(const counting_semaphore&) = delete;
@@ -998,10 +1010,18 @@ public:
 
     /// Changes the number of permits for all processes. The new number may be lower than the number
     /// of held permits: no holder loses any, and no permit is granted until enough were released.
-    /// Objects that are made afterwards need the new number. Returns false when there is no such
-    /// semaphore.
+    /// Returns false when there is no such semaphore.
     bool resize(std::uint32_t permits) {
         return found(memlock_semaphore_resize(handle_.get(), permits));
+    }
+
+    /// The number of permits of the semaphore, held or not, which may not be the number that this
+    /// object was made with; empty when there is no such semaphore, also when it was neither set up
+    /// nor acquired yet. A snapshot.
+    std::optional<std::uint32_t> permits() const {
+        std::uint32_t number = 0;
+        if (!found(memlock_semaphore_permits(handle_.get(), &number))) return std::nullopt;
+        return number;
     }
 
     /// The number of permits that no process holds; empty when there is no such semaphore, also
@@ -1058,10 +1078,11 @@ private:
         if (here.number > 1) client_.report_if_lost(memlock_permit_drop(here.held));
     }
 
-    void open(std::uint32_t permits, std::chrono::milliseconds lease) {
+    void open(std::uint32_t permits, std::chrono::milliseconds lease, mismatch otherwise) {
         memlock_semaphore* opened = nullptr;
-        const int answer = memlock_semaphore_open(client_.get(), detail::without_nul(name_).c_str(),
-                                                  permits, lease.count(), &opened);
+        const int answer = memlock_semaphore_open_with(
+            client_.get(), detail::without_nul(name_).c_str(), permits, lease.count(),
+            static_cast<int>(otherwise), &opened);
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
         handle_.reset(opened);
     }

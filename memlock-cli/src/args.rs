@@ -139,6 +139,9 @@ pub(crate) struct Run {
     /// says
     #[arg(short, long, group = "wanted", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) semaphore: Option<u32>,
+    /// What to do if the semaphore has another number of permits than --semaphore says
+    #[arg(long, value_enum, default_value_t = OnMismatch::Follow, value_name = "ACTION", requires = "semaphore")]
+    pub(crate) mismatch: OnMismatch,
     /// Take so many permits at once; without --semaphore, of a semaphore that exists already
     #[arg(short, long, group = "wanted", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) permits: Option<u32>,
@@ -161,7 +164,8 @@ pub(crate) struct Run {
     /// The exit status when another holder has it; with 0, nothing is said then
     #[arg(short = 'E', long, default_value_t = 75, value_name = "STATUS")]
     pub(crate) conflict_exit_code: u8,
-    /// Do not say that another holder has it, nor that the default server locks this host only
+    /// Do not say that another holder has it, that the semaphore has another number of permits, nor
+    /// that the default server locks this host only
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The command and its arguments
@@ -187,6 +191,17 @@ pub(crate) enum OnLost {
     Terminate,
     /// It goes on, and another holder may run beside it
     Continue,
+}
+
+/// What to do about another number of permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnMismatch {
+    /// Go on with the semaphore's number, and say so
+    Follow,
+    /// Give the semaphore this number, for all clients, as `memlock resize` does
+    Resize,
+    /// Do not run the command: the exit status is 64
+    Refuse,
 }
 
 /// Check whether the servers are fit for locks, and say how to make them so.
@@ -265,8 +280,8 @@ pub(crate) struct Release {
 /// Give a semaphore another number of permits, for all clients.
 ///
 /// If more are held than there are to be, no holder loses any, and none are granted until enough
-/// have come back. `memlock run --semaphore` has to give the new number from then on. The exit
-/// status is 66 if there is no such semaphore.
+/// have come back. Commands under `memlock run --semaphore` follow, whatever number they give. The
+/// exit status is 66 if there is no such semaphore.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Resize {
     /// The name of the semaphore

@@ -98,8 +98,9 @@ impl Client {
 
     /// The semaphore of this name, with this number of permits (1 to 4,294,967,295). A holder keeps
     /// its permits for at most `lease` (1 second to 366 days) unless the holder extends them.
-    /// Nothing is sent. All clients share the number of permits: a handle that was opened with
-    /// another number gets an error at its first use.
+    /// Nothing is sent. All clients share the number of permits: if the semaphore exists with
+    /// another number, that one applies, and a warning is logged; [`Semaphore::with_mismatch`]
+    /// changes this.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, an empty name, a name

@@ -82,7 +82,7 @@ pub use guard::renewal::{Notice, RenewOptions, Renewal};
 pub use mutex::{Lock, Mutex};
 pub use owner::{OwnerRecord, Token};
 pub use report::Report;
-pub use semaphore::{Permit, Semaphore};
+pub use semaphore::{Mismatch, Permit, Semaphore};
 pub use wait::entries::Request;
 pub use wait::{Cancel, Wait, Waited};
 pub use waiters::Waiter;

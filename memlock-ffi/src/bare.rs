@@ -119,9 +119,10 @@ pub unsafe extern "C-unwind" fn distinct_list_tear_down(session: *const c_char) 
 /// Sets up the semaphore `name` with `permits` permits (1 to 4294967295). The semaphore expires
 /// `duration` seconds (1 to 31622400) after its last use.
 ///
-/// Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the semaphore was already set up; its expiry time is
-/// then unchanged. Returns MEMLOCK_INVALID also when the semaphore has another number of permits;
-/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
+/// Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the semaphore was already set up; its expiry time and
+/// its number of permits are then unchanged: if it has another number, that one applies, and a
+/// warning is logged. Otherwise returns MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN,
+/// MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.

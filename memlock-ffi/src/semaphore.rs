@@ -2,7 +2,8 @@
 
 use std::ffi::{c_char, c_int};
 
-use memlock_core::{Answer, Request, Semaphore};
+use memlock_core::semaphore::Status;
+use memlock_core::{Answer, Mismatch, Report, Request, Result, Semaphore};
 
 use crate::boundary::{
     enter, fixed, give, invalid, lent, limit, millis, put, quietly, take_back, text, to_millis,
@@ -15,6 +16,14 @@ use crate::wait::memlock_wait;
 mod permit;
 
 pub use permit::*;
+
+/// For memlock_semaphore_open_with(): the semaphore's number of permits applies, whatever the
+/// handle was opened with. A warning is logged, once for each client and semaphore.
+pub const MEMLOCK_MISMATCH_FOLLOW: c_int = 0;
+/// The handle's number becomes the semaphore's, as by memlock_semaphore_resize().
+pub const MEMLOCK_MISMATCH_RESIZE: c_int = 1;
+/// The call returns MEMLOCK_INVALID.
+pub const MEMLOCK_MISMATCH_REFUSE: c_int = 2;
 
 /// A semaphore by its name. All functions may use it from any number of threads at once, and in
 /// forked children.
@@ -62,10 +71,11 @@ pub struct memlock_holder {
 /// Sends nothing.
 ///
 /// `permits` is the number of permits of the semaphore (1 to 4294967295). All users of a semaphore
-/// share that number: the first process that acquires sets the semaphore up with it, and a handle
-/// that was opened with another number gets MEMLOCK_INVALID at its first use. Pass 0 to open an
-/// existing semaphore with any number of permits; while there is none, acquiring returns
-/// MEMLOCK_NOT_FOUND.
+/// share that number: the first process that acquires sets the semaphore up with it. If the
+/// semaphore has another number, that one applies, and a warning is logged;
+/// memlock_semaphore_open_with() changes this, and memlock_semaphore_permits() returns the number.
+/// Pass 0 to open an existing semaphore with any number of permits; while there is none, acquiring
+/// returns MEMLOCK_NOT_FOUND.
 ///
 /// Returns MEMLOCK_OK and a handle in *semaphore, to be closed by memlock_semaphore_close(), or
 /// MEMLOCK_INVALID and NULL in *semaphore. Thread-safe.
@@ -81,15 +91,47 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_open(
     lease_ms: i64,
     semaphore: *mut *mut memlock_semaphore,
 ) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        memlock_semaphore_open_with(
+            client,
+            name,
+            permits,
+            lease_ms,
+            MEMLOCK_MISMATCH_FOLLOW,
+            semaphore,
+        )
+    }
+}
+
+/// Like memlock_semaphore_open(). `mismatch` is what the handle does at its first use if the
+/// semaphore has another number of permits than `permits`: MEMLOCK_MISMATCH_FOLLOW, which is what
+/// memlock_semaphore_open() does, MEMLOCK_MISMATCH_RESIZE or MEMLOCK_MISMATCH_REFUSE. It has no
+/// effect if `permits` is 0.
+///
+/// Returns the answers of memlock_semaphore_open(); MEMLOCK_INVALID also for another `mismatch`.
+/// Thread-safe.
+///
+/// # Safety
+/// As for memlock_semaphore_open().
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memlock_semaphore_open_with(
+    client: *const memlock_client,
+    name: *const c_char,
+    permits: u32,
+    lease_ms: i64,
+    mismatch: c_int,
+    semaphore: *mut *mut memlock_semaphore,
+) -> c_int {
     enter(|| {
         // SAFETY: the caller's promise.
         unsafe { put(semaphore, std::ptr::null_mut(), "semaphore") }?;
         // SAFETY: as above.
         let (client, name) = unsafe { (lent(client, "client")?, text(name, "name")?) };
-        let lease = millis(lease_ms)?;
+        let (lease, mismatch) = (millis(lease_ms)?, mismatch_of(mismatch)?);
         let core = match permits {
             0 => client.core.open_semaphore(name, lease)?,
-            _ => client.core.semaphore(name, permits, lease)?,
+            _ => client.core.semaphore(name, permits, lease)?.with_mismatch(mismatch),
         };
         // SAFETY: as above.
         unsafe {
@@ -97,6 +139,17 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_open(
         }?;
         Ok(Answer::Ok)
     })
+}
+
+fn mismatch_of(number: c_int) -> Result<Mismatch> {
+    match number {
+        MEMLOCK_MISMATCH_FOLLOW => Ok(Mismatch::Follow),
+        MEMLOCK_MISMATCH_RESIZE => Ok(Mismatch::Resize),
+        MEMLOCK_MISMATCH_REFUSE => Ok(Mismatch::Refuse),
+        _ => Err(invalid(format!(
+            "mismatch is {number}: give one of MEMLOCK_MISMATCH_FOLLOW to _REFUSE."
+        ))),
+    }
 }
 
 /// Closes a handle. The semaphore is not affected, nor are permits that were acquired with the
@@ -120,9 +173,9 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_close(semaphore: *mut memlock_
 /// Returns MEMLOCK_OK and a handle in *permit, to be released by memlock_permit_release() or
 /// memlock_permit_drop(). Otherwise *permit is NULL, and the answer is one of the above, or
 /// MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened with 0 and the semaphore does
-/// not exist; MEMLOCK_INVALID, also for 0 permits, for more permits than the semaphore has, and
-/// when the number of permits is not the one that the handle was opened with; MEMLOCK_UNREACHABLE,
-/// MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
+/// not exist; MEMLOCK_INVALID, also for 0 permits, for more permits than the semaphore has, and,
+/// with MEMLOCK_MISMATCH_REFUSE, when the number of permits is not the one that the handle was
+/// opened with; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
@@ -205,9 +258,11 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_acquire_wait(
 /// of one day.
 ///
 /// Returns MEMLOCK_OK, or MEMLOCK_EXISTS when the semaphore was already set up; its lifetime is
-/// then unchanged. Returns MEMLOCK_INVALID also when the semaphore has another number of permits;
-/// MEMLOCK_NOT_FOUND when there is no semaphore and the handle was opened with 0;
-/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
+/// then unchanged, and so is its number of permits, unless the handle was opened with
+/// MEMLOCK_MISMATCH_RESIZE. Returns MEMLOCK_INVALID also when the semaphore has another number of
+/// permits and the handle was opened with MEMLOCK_MISMATCH_REFUSE; MEMLOCK_NOT_FOUND when there is
+/// no semaphore and the handle was opened with 0; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or
+/// MEMLOCK_PROTOCOL. Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore.
@@ -244,7 +299,7 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_tear_down(
 
 /// Changes the number of permits (1 to 4294967295) for all processes. The new number may be lower
 /// than the number of held permits: no holder loses any, and no permit is granted until enough were
-/// released. A handle that is opened afterwards must be opened with the new number.
+/// released.
 ///
 /// Returns MEMLOCK_OK, MEMLOCK_NOT_FOUND when there is no such semaphore, or MEMLOCK_INVALID,
 /// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
@@ -264,6 +319,22 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_resize(
     })
 }
 
+/// Stores the number of permits of the semaphore, held or not, in *permits: all users share it, so
+/// it may not be the number that the handle was opened with. A snapshot. One round trip.
+///
+/// Returns the answers of memlock_semaphore_available(). Thread-safe.
+///
+/// # Safety
+/// `semaphore` is NULL or an open semaphore, `permits` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memlock_semaphore_permits(
+    semaphore: *const memlock_semaphore,
+    permits: *mut u32,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| unsafe { put_status(semaphore, permits, "permits", |status| status.permits) })
+}
+
 /// Stores the number of permits that no process holds in *available. The number is a snapshot, for
 /// diagnostics and not for decisions. One round trip.
 ///
@@ -278,17 +349,29 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_available(
     semaphore: *const memlock_semaphore,
     available: *mut u32,
 ) -> c_int {
-    enter(|| {
-        if available.is_null() {
-            return Err(invalid("The argument \"available\" is NULL: pass a valid pointer."));
-        }
-        // SAFETY: the caller's promise.
-        let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
-        let Some(status) = semaphore.status()? else { return Ok(semaphore.report_not_found()) };
-        // SAFETY: the caller's promise.
-        unsafe { put(available, status.available, "available") }?;
-        Ok(Answer::Ok.into())
-    })
+    // SAFETY: the caller's promise.
+    enter(|| unsafe { put_status(semaphore, available, "available", |status| status.available) })
+}
+
+/// Reads the semaphore's state, and stores what `of` makes of it.
+///
+/// # Safety
+/// `semaphore` is NULL or an open semaphore, `place` is NULL or writable.
+unsafe fn put_status(
+    semaphore: *const memlock_semaphore,
+    place: *mut u32,
+    argument: &str,
+    of: impl FnOnce(Status) -> u32,
+) -> Result<Report> {
+    if place.is_null() {
+        return Err(invalid(format!("The argument \"{argument}\" is NULL: pass a valid pointer.")));
+    }
+    // SAFETY: the caller's promise.
+    let semaphore = &unsafe { lent(semaphore, "semaphore") }?.core;
+    let Some(status) = semaphore.status()? else { return Ok(semaphore.report_not_found()) };
+    // SAFETY: as above.
+    unsafe { put(place, of(status), argument) }?;
+    Ok(Answer::Ok.into())
 }
 
 /// Stores the number of holders in *count, and the first `capacity` of them in `holders`, which may

@@ -83,10 +83,10 @@ pub(crate) fn mutex_unlock(py: Python<'_>, mutex_key: Name) -> PyResult<bool> {
 /// Set up a semaphore with the given number of permits.
 ///
 /// The semaphore expires `duration` (1 second to 366 days) after its last use. Returns True if it
-/// is new, False if it already existed; it can be used in both cases.
+/// is new, False if it already existed; it can be used in both cases. If it has another number of
+/// permits, that number applies, and a warning is logged.
 ///
-/// Raises Invalid, also when the semaphore has another number of permits; Unreachable,
-/// OutcomeUnknown or ProtocolError.
+/// Raises Invalid; Unreachable, OutcomeUnknown or ProtocolError.
 #[pyfunction]
 #[pyo3(text_signature = "(name, permits, duration)")]
 pub(crate) fn semaphore_set_up(

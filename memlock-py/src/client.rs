@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use memlock_core::bare::DEFAULT_URL;
-use memlock_core::environment;
+use memlock_core::{Mismatch, environment};
 use pyo3::prelude::*;
 
 use crate::args::{Name, Seconds, Url, Whole};
@@ -13,7 +13,7 @@ use crate::distinct_list::DistinctList;
 use crate::error::{Special, raise, raise_core, raise_special};
 use crate::mutex::Mutex;
 use crate::renew::Renew;
-use crate::semaphore::Semaphore;
+use crate::semaphore::{OnMismatch, Semaphore};
 use crate::shared_client::SharedClient;
 
 /// A client of one memcached server, a group of servers, or a file. Made by connect().
@@ -132,15 +132,22 @@ impl Client {
     /// days), unless it extends the lease. `timeout` is how long acquire() and permit() without a
     /// timeout, and `with`, wait: None for no limit, 0 to try only once.
     ///
+    /// `mismatch` is what the object does at its first use if the semaphore has another number of
+    /// permits: "follow" goes on with the semaphore's number and logs a warning, once for each
+    /// client and semaphore; "resize" changes the semaphore's number to `permits`, for all
+    /// processes; "refuse" raises Invalid.
+    ///
     /// renew, max_hold, on_lease_at_risk and on_lost are those of mutex(), for each acquisition.
     ///
-    /// Raises Invalid as mutex() does, and for a number of permits out of range.
+    /// Raises Invalid as mutex() does, for a number of permits out of range, and for another
+    /// `mismatch`.
     #[pyo3(
         signature = (
             name, permits = None, lease = Seconds::new(30), timeout = None, *,
-            renew = false, max_hold = None, on_lease_at_risk = None, on_lost = None
+            mismatch = OnMismatch(Mismatch::Follow), renew = false, max_hold = None,
+            on_lease_at_risk = None, on_lost = None
         ),
-        text_signature = "($self, name, permits=None, lease=30, timeout=None, *, renew=False, max_hold=None, on_lease_at_risk=None, on_lost=None)"
+        text_signature = "($self, name, permits=None, lease=30, timeout=None, *, mismatch='follow', renew=False, max_hold=None, on_lease_at_risk=None, on_lost=None)"
     )]
     #[expect(clippy::too_many_arguments, reason = "they are Python's keyword arguments")]
     fn semaphore(
@@ -150,12 +157,14 @@ impl Client {
         permits: Option<Whole<u32>>,
         lease: Seconds,
         timeout: Option<Seconds>,
+        mismatch: OnMismatch,
         renew: bool,
         max_hold: Option<Seconds>,
         on_lease_at_risk: Option<Py<PyAny>>,
         on_lost: Option<Py<PyAny>>,
     ) -> PyResult<Semaphore> {
         let renew = Renew::new(py, renew, max_hold, on_lease_at_risk, on_lost)?;
+        let permits = (permits, mismatch);
         Semaphore::new(py, self.open(py)?, &name, permits, lease, timeout, renew)
     }
 

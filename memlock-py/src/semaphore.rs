@@ -4,8 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::semaphore::Status;
-use memlock_core::{Answer, Release, Report, Request, SetUp};
+use memlock_core::{Answer, Mismatch, Release, Report, Request, SetUp};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use pyo3::{PyTraverseError, PyVisit};
 
 use crate::acquisition::Acquisition;
@@ -16,6 +17,7 @@ use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
 use crate::deferral::Scope;
 use crate::deferred_release::DeferredRelease;
+use crate::error::raise;
 use crate::held_permits::{HeldPermits, release_all};
 use crate::holder::Holder;
 use crate::permit::Permit;
@@ -43,9 +45,10 @@ use crate::subject::{Kind, Subject, creation_error};
 /// forked child it holds nothing, and neither releasing nor deallocating it affects what the parent
 /// holds.
 ///
-/// All users of a semaphore share its number of permits. An object that was made without that
-/// number raises SemaphoreNotFound if the semaphore was not set up; one that was made with another
-/// number raises Invalid at its first use.
+/// All users of a semaphore share its number of permits: see `permits`. An object that was made
+/// without that number raises SemaphoreNotFound if the semaphore was not set up; one that was made
+/// with another number follows the semaphore's, and logs a warning, unless its `mismatch` says
+/// otherwise.
 #[pyclass(frozen, weakref, module = "memlock")]
 pub(crate) struct Semaphore {
     core: memlock_core::Semaphore,
@@ -58,19 +61,42 @@ pub(crate) struct Semaphore {
     held_permits: Arc<HeldPermits>,
 }
 
+/// What to do about another number of permits, by its name.
+pub(crate) struct OnMismatch(pub(crate) Mismatch);
+
+impl FromPyObject<'_, '_> for OnMismatch {
+    type Error = PyErr;
+
+    fn extract(given: Borrowed<'_, '_, PyAny>) -> PyResult<OnMismatch> {
+        match &*given.cast::<PyString>()?.to_string_lossy() {
+            "follow" => Ok(OnMismatch(Mismatch::Follow)),
+            "resize" => Ok(OnMismatch(Mismatch::Resize)),
+            "refuse" => Ok(OnMismatch(Mismatch::Refuse)),
+            other => {
+                let text =
+                    format!("mismatch is {other:?}: give \"follow\", \"resize\" or \"refuse\".");
+                Err(raise(given.py(), Answer::Invalid, text))
+            }
+        }
+    }
+}
+
 impl Semaphore {
     pub(crate) fn new(
         py: Python<'_>,
         client: &Arc<SharedClient>,
         name: &Name,
-        permits: Option<Whole<u32>>,
+        (permits, mismatch): (Option<Whole<u32>>, OnMismatch),
         lease: Seconds,
         timeout: Option<Seconds>,
         renew: Option<Renew>,
     ) -> PyResult<Semaphore> {
         let permits = permits.map(|permits| permits.0);
         let core = match permits {
-            Some(permits) => client.core.semaphore(&name.0, permits, lease.0),
+            Some(permits) => client
+                .core
+                .semaphore(&name.0, permits, lease.0)
+                .map(|core| core.with_mismatch(mismatch.0)),
             None => client.core.open_semaphore(&name.0, lease.0),
         };
         Ok(Semaphore {
@@ -157,12 +183,13 @@ impl Semaphore {
     /// Raises Interrupted when the wait was cancelled, and ClientClosed when the client is closed;
     /// with blocking=False or timeout=0, Recovering when the server gives no new permits yet;
     /// ValueError or OverflowError for a timeout that threading.Lock refuses too; Invalid for 0
-    /// permits, for more than the semaphore has, and when the object was made with another number
-    /// of permits than the semaphore has; SemaphoreNotFound when it was made without a number and
-    /// the semaphore was not set up; Unreachable when there is no server at the first attempt, or
-    /// for longer than 5 seconds while waiting; with `outage` in the URL, for longer than that, the
-    /// first attempt included; OutcomeUnknown; ProtocolError. An exception from a signal handler, such as KeyboardInterrupt, ends a wait of the main thread
-    /// within 100 ms; nothing is held then, and no entry is left in the queue.
+    /// permits, for more than the semaphore has, and with mismatch="refuse" when the object was
+    /// made with another number of permits than the semaphore has; SemaphoreNotFound when it was
+    /// made without a number and the semaphore was not set up; Unreachable when there is no server
+    /// at the first attempt, or for longer than 5 seconds while waiting; with `outage` in the URL,
+    /// for longer than that, the first attempt included; OutcomeUnknown; ProtocolError. An exception
+    /// from a signal handler, such as KeyboardInterrupt, ends a wait of the main thread within 100
+    /// ms; nothing is held then, and no entry is left in the queue.
     #[pyo3(
         signature = (
             blocking = None, timeout = Some(-1.0), *, permits = Whole(1), priority = Whole(0),
@@ -316,7 +343,8 @@ impl Semaphore {
         }
     }
 
-    /// The number of permits of the semaphore, held or not. One round trip.
+    /// The number of permits of the semaphore, held or not, which may not be the number that this
+    /// object was made with. One round trip.
     ///
     /// Raises SemaphoreNotFound when the semaphore was not set up and this object was made without
     /// the number; Unreachable or ProtocolError.
@@ -348,8 +376,7 @@ impl Semaphore {
     /// Change the number of permits for all processes, and return the previous number.
     ///
     /// The new number may be lower than the number of held permits: no holder loses any, and no
-    /// permit is granted until enough were released. Objects that are made afterwards need the new
-    /// number.
+    /// permit is granted until enough were released.
     ///
     /// Raises Invalid for n below 1; SemaphoreNotFound when there is no such semaphore;
     /// Unreachable, OutcomeUnknown or ProtocolError.
@@ -361,12 +388,13 @@ impl Semaphore {
     /// Set up the semaphore with the number of permits with which this object was made.
     ///
     /// The semaphore expires `life` (1 second to 366 days) after its last use. Returns True if it
-    /// is new, False if it already existed. If this is not called, the first process that acquires
-    /// sets it up, with a lifetime of one day.
+    /// is new, False if it already existed; its life and number of permits are then unchanged,
+    /// unless this object was made with mismatch="resize". If this is not called, the first process
+    /// that acquires sets it up, with a lifetime of one day.
     ///
-    /// Raises Invalid for a life out of range, and when the semaphore has another number of
-    /// permits; SemaphoreNotFound when there is none and this object was made without a number;
-    /// Unreachable, OutcomeUnknown or ProtocolError.
+    /// Raises Invalid for a life out of range, and with mismatch="refuse" when the semaphore has
+    /// another number of permits; SemaphoreNotFound when there is none and this object was made
+    /// without a number; Unreachable, OutcomeUnknown or ProtocolError.
     #[pyo3(text_signature = "($self, life)")]
     fn set_up(&self, py: Python<'_>, life: Seconds) -> PyResult<bool> {
         Ok(self.subject.call(py, || self.core.set_up(life.0))? == SetUp::Created)

@@ -85,6 +85,11 @@ static void semaphores_take_no_null(void) {
     LEAVES_NULL(opened, "client", memlock_semaphore_open(NULL, "x", 1, 30000, &opened));
     LEAVES_NULL(opened, "name", memlock_semaphore_open(client, NULL, 1, 30000, &opened));
     REFUSED("semaphore", memlock_semaphore_open(client, "x", 1, 30000, NULL));
+    LEAVES_NULL(opened, "client", memlock_semaphore_open_with(NULL, "x", 1, 30000, 0, &opened));
+    LEAVES_NULL(opened, "name", memlock_semaphore_open_with(client, NULL, 1, 30000, 0, &opened));
+    REFUSED("semaphore", memlock_semaphore_open_with(client, "x", 1, 30000, 0, NULL));
+    LEAVES_NULL(opened, "mismatch", memlock_semaphore_open_with(client, "x", 1, 30000, -1, &opened));
+    LEAVES_NULL(opened, "mismatch", memlock_semaphore_open_with(client, "x", 0, 30000, 3, &opened));
     LEAVES_NULL(taken, "semaphore", memlock_semaphore_acquire(NULL, 1, 0, &taken));
     REFUSED("permit", memlock_semaphore_acquire(semaphore, 1, 0, NULL));
     LEAVES_NULL(taken, "semaphore", memlock_semaphore_acquire_wait(NULL, NULL, 0, wait, &taken));
@@ -93,6 +98,8 @@ static void semaphores_take_no_null(void) {
     REFUSED("semaphore", memlock_semaphore_set_up(NULL, 60000));
     REFUSED("semaphore", memlock_semaphore_tear_down(NULL));
     REFUSED("semaphore", memlock_semaphore_resize(NULL, 1));
+    REFUSED("semaphore", memlock_semaphore_permits(NULL, &number));
+    REFUSED("permits", memlock_semaphore_permits(semaphore, NULL));
     REFUSED("semaphore", memlock_semaphore_available(NULL, &number));
     REFUSED("available", memlock_semaphore_available(semaphore, NULL));
     REFUSED("semaphore", memlock_semaphore_holders(NULL, &holder, 1, &count));

@@ -153,10 +153,11 @@ fn a_semaphore_is_given_another_number_of_permits() {
     let run = |permits| done(memlock(&server, &["run", "s", "--semaphore", permits, "--", "true"]));
     let resize = |name, permits| done(memlock(&server, &["resize", name, permits]));
     assert_eq!(run("3").code, Some(0));
-    run("5").ended(64).complains("resize it");
     resize("s", "5").was(0, "", "");
-    assert_eq!((run("5").code, run("3").code), (Some(0), Some(64)));
+    assert_eq!(json(&server, &["show", "s", "--json"])["semaphore"]["permits"], 5);
+    run("5").was(0, "", "");
     assert_eq!((resize("s", "0").code, resize("s", "many").code), (Some(64), Some(64)));
+    assert_eq!(run("3").code, Some(0));
     let said = resize("none", "5");
     assert_eq!(
         (said.code, said.err.as_str()),
@@ -289,4 +290,33 @@ fn a_key_with_a_command_in_it_is_not_carried_out_by_those_who_list_it() {
     let said = done(memlock(&server, &["ls"]));
     assert_eq!((said.code, said.out.lines().count()), (Some(0), 2), "{said:?}");
     assert!(said.out.contains(" m ") && server.plain().get("lock:m").is_some(), "{said:?}");
+}
+
+#[test]
+fn a_command_with_another_number_of_permits_runs_and_says_so_once() {
+    let server = Memcached::start();
+    let run = |options: &[&str]| {
+        let command = ["--", "echo", "ran"];
+        done(memlock(&server, &[&["run", "jobs", "--semaphore"], options, &command].concat()))
+    };
+    let number =
+        || json(&server, &["show", "jobs", "--json"])["semaphore"]["permits"].as_u64().unwrap();
+    run(&["5"]).quietly().was(0, "ran\n", "");
+    for options in [&["8"][..], &["8", "-v"], &["8", "--mismatch", "follow"]] {
+        let said = run(options).ended(0).printed("ran\n");
+        let words = format!(
+            "The semaphore \"jobs\" on memcached at {} has 5 permits, and was opened with 8",
+            server.address()
+        );
+        assert_eq!(said.err.matches(&words).count(), 1, "{said:?}");
+        said.complains("`memlock resize`");
+    }
+    run(&["8", "--quiet"]).was(0, "ran\n", "");
+    run(&["8", "--permits", "6"]).ended(64).printed("").complains("it has 5");
+    run(&["8", "--mismatch", "refuse"]).ended(64).printed("").complains("has 5 permits");
+    assert_eq!(number(), 5);
+    run(&["8", "--mismatch", "resize", "--permits", "8"]).was(0, "ran\n", "");
+    assert_eq!(number(), 8);
+    assert!(done(memlock(&server, &["ls"])).out.contains("8 of 8 free"));
+    done(memlock(&server, &["run", "m", "--mismatch", "resize", "--", "true"])).ended(64);
 }

@@ -320,7 +320,11 @@ fn permits_are_those_of_the_semaphore() {
     assert_eq!(semaphore.status().unwrap().unwrap().available, 1);
     let one = hold(&["run", "s", "--permits", "1"]);
     done(memlock(&server, &["run", "s", "--semaphore", "3", "-n", "--", "true"])).ended(75);
-    done(memlock(&server, &["run", "s", "--semaphore", "4", "-n", "--", "true"])).ended(64);
+    let four = |options: &[&str]| {
+        done(memlock(&server, &[&["run", "s", "--semaphore", "4", "-n"], options].concat()))
+    };
+    four(&["--", "true"]).ended(75).complains("0 of 3 permits are free");
+    four(&["--mismatch", "refuse", "--", "true"]).ended(64).complains("opened with 4");
     two.signal(libc::SIGTERM);
     one.signal(libc::SIGTERM);
     assert_eq!((two.ends().code, one.ends().code), (Some(143), Some(143)));

@@ -65,6 +65,7 @@ mod stores;
 
 mod counter;
 mod list;
+mod mismatch;
 mod model;
 mod mutex;
 mod renewal;

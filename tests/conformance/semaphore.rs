@@ -15,7 +15,6 @@ behaviours! {
     no_more_permits_are_held_than_there_are
     several_permits_are_acquired_together_or_not_at_all
     what_is_never_available_is_refused_at_once
-    the_number_of_permits_is_shared
     without_a_number_a_semaphore_has_as_many_as_was_set_up
     what_nobody_has_set_up_is_not_found
     it_is_set_up_once_and_torn_down_for_everybody
@@ -89,18 +88,6 @@ fn what_is_never_available_is_refused_at_once(bench: &Bench) {
     }
 }
 
-fn the_number_of_permits_is_shared(bench: &Bench) {
-    let (one, two) = (bench.open(), bench.open());
-    acquire(&*semaphore(&*one, 3), 1).release().unwrap();
-    let four = semaphore(&*two, 4);
-    let no = four.acquire(PermitRequest::of(1), For::Ever).err().unwrap();
-    assert_eq!(no.answer, Answer::Invalid);
-    let said = "has 3 permits, and was opened with 4";
-    assert!(no.sentence.contains(said), "{}", no.sentence);
-    assert_eq!(answer(four.set_up(LEASE)), Answer::Invalid);
-    assert_eq!(available(&*semaphore(&*two, 3)), 3);
-}
-
 fn without_a_number_a_semaphore_has_as_many_as_was_set_up(bench: &Bench) {
     let (one, two) = (bench.open(), bench.open());
     let any = two.semaphore(b"s", None, LEASE).unwrap();
@@ -157,7 +144,8 @@ fn resizing_is_for_everybody_and_takes_no_permit_away(bench: &Bench) {
     any.resize(5).unwrap();
     // Handles that were opened before follow.
     acquire(&*three, 2).release().unwrap();
-    assert_eq!(attempt(&*semaphore(&*two, 3), 1), Answer::Invalid);
+    // So do those that are opened afterwards, with whatever number.
+    acquire(&*semaphore(&*two, 3), 2).release().unwrap();
     three.resize(2).unwrap();
     assert_eq!(available(&*any), 0);
     assert!(!held.remaining().is_zero() && !other.remaining().is_zero());

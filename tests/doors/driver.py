@@ -83,9 +83,10 @@ class ClientObject:
         mutex = self.client.mutex(from_hex(name))
         expect(mutex.force_unlock(from_hex(token).decode()), NOT_HELD)
 
-    def semaphore(self, new: str, name: str, permits: str, lease: str) -> None:
+    def semaphore(self, new: str, name: str, permits: str, lease: str, mismatch: str) -> None:
         number = None if permits == "-" else int(permits)
-        objects[new] = SemaphoreObject(self.client, from_hex(name), number, seconds(lease))
+        arguments = (from_hex(name), number, seconds(lease))
+        objects[new] = SemaphoreObject(self.client, arguments, mismatch)
 
     def counter(self, new: str, key: str) -> None:
         objects[new] = CounterObject(self.client, from_hex(key))
@@ -159,10 +160,10 @@ class RenewedObject:
 
 class SemaphoreObject:
     def __init__(
-        self, client: memlock.Client, name: bytes, permits: int | None, lease: float
+        self, client: memlock.Client, arguments: tuple[bytes, int | None, float], mismatch: Any
     ) -> None:
-        self.client, self.arguments = client, (name, permits, lease)
-        self.semaphore = client.semaphore(*self.arguments)
+        self.client, self.arguments, self.mismatch = client, arguments, mismatch
+        self.semaphore = client.semaphore(*arguments, mismatch=mismatch)
 
     def acquire(self, new: str, permits: str, priority: str, ages: str, wait: str) -> None:
         objects[new] = HeldObject(
@@ -184,7 +185,7 @@ class SemaphoreObject:
 
     def acquire_renewed(self, new: str, permits: str, longest: str) -> None:
         watch = Watch(longest)
-        renewing = self.client.semaphore(*self.arguments, **watch.options)
+        renewing = self.client.semaphore(*self.arguments, mismatch=self.mismatch, **watch.options)
         objects[new] = RenewedObject(renewing.permit(permits=int(permits)), watch)
 
     def set_up(self, life: str) -> Words:
@@ -195,6 +196,9 @@ class SemaphoreObject:
 
     def resize(self, permits: str) -> None:
         self.semaphore.resize(int(permits))
+
+    def permits(self) -> Words:
+        return [str(self.semaphore.permits)]
 
     def available(self) -> Words:
         return [str(self.semaphore.available)]

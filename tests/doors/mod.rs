@@ -8,7 +8,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use memlock_core::{Answer, Loss, Notice, Report};
+use memlock_core::{Answer, Loss, Mismatch, Notice, Report};
 
 mod asleep;
 mod c;
@@ -161,6 +161,16 @@ pub trait Door: Send + Sync {
         name: &[u8],
         permits: Option<u32>,
         lease: Duration,
+    ) -> Outcome<Box<dyn Semaphore>> {
+        self.semaphore_with(name, permits, lease, Mismatch::Follow)
+    }
+    /// A semaphore, and what to do if it has another number of permits.
+    fn semaphore_with(
+        &self,
+        name: &[u8],
+        permits: Option<u32>,
+        lease: Duration,
+        mismatch: Mismatch,
     ) -> Outcome<Box<dyn Semaphore>>;
     /// A plain counter.
     fn counter(&self, key: &str) -> Box<dyn Counter>;
@@ -216,6 +226,8 @@ pub trait Semaphore: Send + Sync {
     fn tear_down(&self) -> Outcome<()>;
     /// Changes the number of permits for all clients.
     fn resize(&self, permits: u32) -> Outcome<()>;
+    /// How many permits there are, held or not.
+    fn permits(&self) -> Outcome<u32>;
     /// How many permits are not held.
     fn available(&self) -> Outcome<u32>;
     /// The holders that were seen.

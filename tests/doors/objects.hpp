@@ -184,7 +184,13 @@ struct a_semaphore : object {
                                          client, from_hex(args[1]), ms(args[3]))
                                    : std::make_unique<memlock::counting_semaphore>(
                                          client, from_hex(args[1]),
-                                         static_cast<std::uint32_t>(std::stoul(args[2])), ms(args[3]))} {}
+                                         static_cast<std::uint32_t>(std::stoul(args[2])), ms(args[3]),
+                                         otherwise(args[4]))} {}
+
+    static memlock::mismatch otherwise(const std::string& word) {
+        if (word == "resize") return memlock::mismatch::resize;
+        return word == "refuse" ? memlock::mismatch::refuse : memlock::mismatch::follow;
+    }
 
     words call(const std::string& verb, const words& args) override {
         if (verb == "acquire") {
@@ -199,6 +205,10 @@ struct a_semaphore : object {
         if (verb == "set_up") return {semaphore->set_up(ms(args[0])) ? text(MEMLOCK_OK) : text(MEMLOCK_EXISTS)};
         if (verb == "tear_down") return expect(semaphore->tear_down(), errc::not_found), words{};
         if (verb == "resize") return expect(semaphore->resize(number(args[0])), errc::not_found), words{};
+        if (verb == "permits") {
+            const auto permits = semaphore->permits();
+            return expect(permits.has_value(), errc::not_found), words{text(*permits)};
+        }
         if (verb == "available") {
             const auto available = semaphore->available();
             return expect(available.has_value(), errc::not_found), words{text(*available)};

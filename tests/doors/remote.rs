@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use memlock_core::{Answer, Loss, Notice};
+use memlock_core::{Answer, Loss, Mismatch, Notice};
 
 use super::driver::{Driver, hex, unhex};
 use super::{
@@ -123,14 +123,20 @@ impl Door for Remote {
         self.0.call(&format!("force_unlock {} {}", hex(name), hex(token.as_bytes()))).map(drop)
     }
 
-    fn semaphore(
+    fn semaphore_with(
         &self,
         name: &[u8],
         permits: Option<u32>,
         lease: Duration,
+        mismatch: Mismatch,
     ) -> Outcome<Box<dyn Semaphore>> {
         let permits = permits.map_or("-".to_owned(), |permits| permits.to_string());
-        let request = format!("semaphore {} {permits} {}", hex(name), millis(lease));
+        let mismatch = match mismatch {
+            Mismatch::Follow => "follow",
+            Mismatch::Resize => "resize",
+            Mismatch::Refuse => "refuse",
+        };
+        let request = format!("semaphore {} {permits} {} {mismatch}", hex(name), millis(lease));
         Ok(Box::new(self.0.make(false, &request)?.0))
     }
 
@@ -240,6 +246,10 @@ impl Semaphore for Object {
 
     fn resize(&self, permits: u32) -> Outcome<()> {
         self.call(&format!("resize {permits}")).map(drop)
+    }
+
+    fn permits(&self) -> Outcome<u32> {
+        self.number("permits")
     }
 
     fn available(&self) -> Outcome<u32> {

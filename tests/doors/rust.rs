@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use memlock_core::{
-    Answer, Client, DistinctList, Error, Insertion, Lock, Loss, Notice, Permit, RenewOptions,
-    Renewal, Report, Request, SetUp, Wait, Waited, semaphore,
+    Answer, Client, DistinctList, Error, Insertion, Lock, Loss, Mismatch, Notice, Permit,
+    RenewOptions, Renewal, Report, Request, SetUp, Wait, Waited, semaphore,
 };
 
 use super::{
@@ -91,17 +91,18 @@ impl Door for Rust {
         }
     }
 
-    fn semaphore(
+    fn semaphore_with(
         &self,
         name: &[u8],
         permits: Option<u32>,
         lease: Duration,
+        mismatch: Mismatch,
     ) -> Outcome<Box<dyn Semaphore>> {
         let semaphore = match permits {
             Some(permits) => self.0.semaphore(name, permits, lease),
             None => self.0.open_semaphore(name, lease),
         };
-        Ok(Box::new(semaphore.map_err(no)?))
+        Ok(Box::new(semaphore.map_err(no)?.with_mismatch(mismatch)))
     }
 
     fn counter(&self, key: &str) -> Box<dyn Counter> {
@@ -238,6 +239,11 @@ impl Semaphore for semaphore::Semaphore {
     fn resize(&self, permits: u32) -> Outcome<()> {
         let before = semaphore::Semaphore::resize(self, permits).map_err(no)?;
         before.map(drop).ok_or_else(|| self.report_not_found().into())
+    }
+
+    fn permits(&self) -> Outcome<u32> {
+        let status = self.status().map_err(no)?;
+        status.map(|status| status.permits).ok_or_else(|| self.report_not_found().into())
     }
 
     fn available(&self) -> Outcome<u32> {

@@ -53,6 +53,14 @@ def test_what_is_no_name_or_no_duration_is_a_type_error(client: memlock.Client, 
             client.mutex(name, lease=duration)  # type: ignore[arg-type]
 
 
+def test_what_is_no_way_to_take_a_mismatch_is_refused(client: memlock.Client, name: str) -> None:
+    for permits in [None, 3]:
+        with pytest.raises(memlock.Invalid, match='"follow", "resize" or "refuse"'):
+            client.semaphore(name, permits, mismatch="ignore")  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            client.semaphore(name, permits, mismatch=None)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("lease", [5, 5.0, 5.5, timedelta(seconds=5), Decimal(5), 366 * 86400])
 def test_usable_leases(client: memlock.Client, name: str, lease: float) -> None:
     with client.mutex(name, lease=lease) as mutex:

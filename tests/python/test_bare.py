@@ -10,7 +10,7 @@ import pytest
 from support import Memcached, MemcachedText, run
 
 PRELUDE = """
-import os, pathlib, sys, threading
+import logging, os, pathlib, sys, threading
 import memlock
 from memlock import *
 url, name = sys.argv[1:]
@@ -72,8 +72,11 @@ for call in (lambda: distinct_list_insert(name, "a"), lambda: distinct_list_set_
              lambda: distinct_list_tear_down(name), lambda: distinct_list_insert(name, "a")):
     says(call)
 """: "SessionNotFound 7,True,False,True,False,True,False,SessionNotFound 7,",
-    # A semaphore.
+    # A semaphore. That it has another number of permits is a warning.
     """
+warnings, listener = [], logging.Handler()
+listener.emit = lambda record: warnings.append(record.getMessage())
+logging.getLogger("memlock").addHandler(listener)
 for call in (lambda: semaphore_acquire(name, 30), lambda: semaphore_acquire_nonblock(name, 30),
              lambda: semaphore_release(name), lambda: semaphore_tear_down(name),
              lambda: semaphore_set_up(name, 2, 60), lambda: semaphore_set_up(name, 2, 60),
@@ -83,8 +86,10 @@ for call in (lambda: semaphore_acquire(name, 30), lambda: semaphore_acquire_nonb
              lambda: semaphore_tear_down(name), lambda: semaphore_release(name),
              lambda: semaphore_release(name)):
     says(call)
-""": "SemaphoreNotFound 7,SemaphoreNotFound 7,NotHeld 5,False,True,False,Invalid -1,"
-    "True,True,False,True,True,LockLost 6,NotHeld 5,",
+logging.getLogger("memlock").removeHandler(listener)
+says(lambda: ["opened with 3: 2 applies" in text for text in warnings])
+""": "SemaphoreNotFound 7,SemaphoreNotFound 7,NotHeld 5,False,True,False,False,"
+    "True,True,False,True,True,LockLost 6,NotHeld 5,[True],",
     # Another thread waits for a permit, and may release it.
     """
 semaphore_set_up(name, 1, 60)

@@ -26,6 +26,21 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, str]]:
     return [(record.name, record.levelno, record.getMessage()) for record in caplog.records]
 
 
+def test_a_semaphore_of_another_number_is_logged_once_as_a_warning(
+    client: memlock.Client, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert client.semaphore(name, 5).set_up(60)
+    for _ in range(3):
+        with client.semaphore(name, 8) as semaphore:
+            assert semaphore.permits == 5
+    with client.semaphore(name, 5), pytest.raises(memlock.Invalid, match="was opened with 8"):
+        client.semaphore(name, 8, mismatch="refuse").acquire()
+    ((logger, level, text),) = said(caplog)
+    assert (logger, level) == ("memlock.semaphore", logging.WARNING)
+    assert f'"{name}"' in text
+    assert "has 5 permits, and was opened with 8: 5 applies" in text
+
+
 class Calls(logging.Handler):
     """Calls a function for each record, and lets out what that raises."""
 

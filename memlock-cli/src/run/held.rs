@@ -34,6 +34,13 @@ enum What {
 impl Held {
     /// Renews what was acquired, unless the command line says otherwise.
     pub(super) fn new(acquired: Acquired, target: &Target, args: &Run) -> Result<Held, CliError> {
+        // With --verbose, the library has said so.
+        if let Some(mismatch) = target.mismatch()
+            && !args.quiet
+            && !log::log_enabled!(log::Level::Warn)
+        {
+            out::complain(&mismatch);
+        }
         let what = if args.no_renew {
             What::Leased(acquired)
         } else {

@@ -5,9 +5,9 @@ use std::os::unix::ffi::OsStrExt;
 
 use memlock_core::lease::MIN_LEASE;
 use memlock_core::semaphore::Holder;
-use memlock_core::{Client, Guard, Mutex, Report, Request, Semaphore, Wait};
+use memlock_core::{Client, Guard, Mismatch, Mutex, Report, Request, Semaphore, Wait};
 
-use crate::args::Run;
+use crate::args::{OnMismatch, Run};
 use crate::connect::{server_of, usual_lease};
 use crate::duration::date;
 use crate::exit::CliError;
@@ -41,7 +41,9 @@ impl Target {
             (What::Lock(client.mutex(name, lease)?), client.keys().lock(name))
         } else {
             let semaphore = match args.semaphore {
-                Some(permits) => client.semaphore(name, permits, lease)?,
+                Some(permits) => {
+                    client.semaphore(name, permits, lease)?.with_mismatch(mismatch(args.mismatch))
+                }
                 None => client.open_semaphore(name, lease)?,
             };
             let (permits, priority) = (args.permits.unwrap_or(1), args.priority.unwrap_or(0));
@@ -70,6 +72,14 @@ impl Target {
                 semaphore.acquire_or_report(*request, wait)?.map(boxed)
             }
         })
+    }
+
+    /// Says which number of permits applies, if it is another one than the command line's.
+    pub(super) fn mismatch(&self) -> Option<String> {
+        match &self.what {
+            What::Lock(_) => None,
+            What::Permits(semaphore, _) => semaphore.report_mismatch(),
+        }
     }
 
     /// Whether the server gives nothing new yet.
@@ -115,6 +125,14 @@ impl Target {
                 })
             }
         })
+    }
+}
+
+fn mismatch(action: OnMismatch) -> Mismatch {
+    match action {
+        OnMismatch::Follow => Mismatch::Follow,
+        OnMismatch::Resize => Mismatch::Resize,
+        OnMismatch::Refuse => Mismatch::Refuse,
     }
 }
 

@@ -48,6 +48,8 @@ mod leave;
 mod leaving;
 mod manage;
 mod member;
+mod mismatch;
+mod number;
 mod operation;
 mod permit;
 mod reclaim;
@@ -62,4 +64,5 @@ mod wake;
 
 pub use handle::Semaphore;
 pub use manage::{Holder, Status};
+pub use mismatch::Mismatch;
 pub use permit::Permit;

@@ -11,6 +11,7 @@ _Name: TypeAlias = str | bytes
 # Seconds as a number, or a timedelta.
 _Duration: TypeAlias = float | timedelta
 _Loss: TypeAlias = Literal["expired", "gone", "max_hold"]
+_Mismatch: TypeAlias = Literal["follow", "resize", "refuse"]
 
 __version__: str
 
@@ -57,6 +58,7 @@ class Client:
         lease: _Duration = 30,
         timeout: _Duration | None = None,
         *,
+        mismatch: _Mismatch = "follow",
         renew: bool = False,
         max_hold: _Duration | None = None,
         on_lease_at_risk: Callable[[float], object] | None = None,

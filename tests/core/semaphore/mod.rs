@@ -11,6 +11,7 @@ mod basics;
 mod crowd;
 mod failures;
 mod fairness;
+mod mismatch;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// For what must happen, however slow the machine.

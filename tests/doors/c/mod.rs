@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memlock::*;
-use memlock_core::Answer;
+use memlock_core::{Answer, Mismatch};
 
 use super::{Counter, Door, For, Held, List, No, Outcome, Owner, Renewed, Semaphore, millis};
 
@@ -143,13 +143,14 @@ impl Door for C {
         done(unsafe { memlock_mutex_force_unlock(self.get(), name.as_ptr(), token.as_ptr()) })
     }
 
-    fn semaphore(
+    fn semaphore_with(
         &self,
         name: &[u8],
         permits: Option<u32>,
         lease: Duration,
+        mismatch: Mismatch,
     ) -> Outcome<Box<dyn Semaphore>> {
-        semaphore::open(self, name, permits, lease)
+        semaphore::open(self, name, permits, lease, mismatch)
     }
 
     fn counter(&self, key: &str) -> Box<dyn Counter> {

@@ -4,7 +4,7 @@ use std::ptr;
 use std::time::Duration;
 
 use memlock::*;
-use memlock_core::Answer;
+use memlock_core::{Answer, Mismatch};
 
 use super::super::{For, Held, Outcome, PermitHolder, PermitRequest, Renewed};
 use super::{C, done, duration, held, millis, read, seconds, set_up, text};
@@ -21,13 +21,20 @@ pub(super) fn open(
     name: &[u8],
     permits: Option<u32>,
     lease: Duration,
+    mismatch: Mismatch,
 ) -> Outcome<Box<dyn super::super::Semaphore>> {
     let (name, permits) = (text(name), permits.unwrap_or(0));
+    let mismatch = match mismatch {
+        Mismatch::Follow => MEMLOCK_MISMATCH_FOLLOW,
+        Mismatch::Resize => MEMLOCK_MISMATCH_RESIZE,
+        Mismatch::Refuse => MEMLOCK_MISMATCH_REFUSE,
+    };
     let mut semaphore = ptr::null_mut();
     // SAFETY: the client is open, and the string and the place are valid.
     done(unsafe {
         let (client, name) = (client.get(), name.as_ptr());
-        memlock_semaphore_open(client, name, permits, millis(lease), &mut semaphore)
+        let lease = millis(lease);
+        memlock_semaphore_open_with(client, name, permits, lease, mismatch, &mut semaphore)
     })?;
     Ok(Box::new(Semaphore(semaphore)))
 }
@@ -74,6 +81,13 @@ impl super::super::Semaphore for Semaphore {
     fn resize(&self, permits: u32) -> Outcome<()> {
         // SAFETY: the semaphore is open.
         done(unsafe { memlock_semaphore_resize(self.0, permits) })
+    }
+
+    fn permits(&self) -> Outcome<u32> {
+        let mut permits = 0;
+        // SAFETY: the semaphore is open and the place is valid.
+        done(unsafe { memlock_semaphore_permits(self.0, &mut permits) })?;
+        Ok(permits)
     }
 
     fn available(&self) -> Outcome<u32> {

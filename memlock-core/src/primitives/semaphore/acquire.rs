@@ -63,8 +63,9 @@ impl Semaphore {
     /// available, this takes one or two round trips.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] if no permits are requested, or more than the semaphore has; and if
-    /// the semaphore exists with another number of permits than the handle was opened with.
+    /// [`ErrorKind::Invalid`] if no permits are requested, or more than the semaphore has; and with
+    /// [`Mismatch::Refuse`](super::Mismatch), if the semaphore exists with another number of
+    /// permits than the handle was opened with.
     /// [`ErrorKind::NotFound`] if the handle was opened without a number, and the semaphore was not
     /// set up. [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] and [`ErrorKind::Protocol`] as
     /// for [`Mutex::lock_with`](crate::Mutex::lock_with).

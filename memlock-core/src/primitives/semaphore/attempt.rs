@@ -1,7 +1,6 @@
 //! Acquiring permits: one acquisition, from its first attempt to the grant.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::batch;
@@ -138,17 +137,18 @@ impl<'a> Attempt<'a> {
         record.has_room(*now) && batch::fits(&self.acquire(called), record, *now, available)
     }
 
-    /// Checks that a semaphore with `number` permits is the expected one, and will ever have as
-    /// many available as are requested.
+    /// Checks that this handle goes on with a semaphore of `number` permits, and that as many as
+    /// are requested will ever be available.
     fn check(&self, number: u32) -> Result<()> {
-        self.semaphore.agree(number)?;
+        let number = self.semaphore.agree(number)?;
         let wanted = self.request.permits;
         if wanted <= number {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{wanted} permits were asked for at once, and there are {number}: they will never be \
-             available."
+            "{wanted} permits of the {} were asked for at once, and it has {number}: they will never \
+             be available. Ask for {number} at most, or change its number with `memlock resize`.",
+            self.semaphore.subject()
         )))
     }
 
@@ -192,10 +192,13 @@ impl<'a> Attempt<'a> {
         for _ in 0..ATTEMPTS {
             match outcome {
                 OperationOutcome::Granted { of, life, permits, counted_from, clock, number } => {
-                    semaphore.agreed.store(number, Ordering::Relaxed);
                     let (token, confirmed) = (self.token, (of, life));
                     let grant = Grant { token, permits, counted_from, confirmed };
-                    return self.grant(grant, clock).map(Some);
+                    let opened = semaphore.learn(number);
+                    let granted = self.grant(grant, clock);
+                    // The logger is not ours, and may panic: what was granted is released then.
+                    semaphore.log_mismatch(number, opened);
+                    return granted.map(Some);
                 }
                 OperationOutcome::NoRoom { refusal } => {
                     if let Some(refusal) = refusal {
@@ -273,14 +276,13 @@ impl<'a> Attempt<'a> {
     fn acquire(&self, called: bool) -> Acquisition {
         let semaphore = self.semaphore;
         let Request { permits, priority, .. } = self.request;
-        let agreed = semaphore.agreed.load(Ordering::Relaxed);
         Acquisition {
             token: self.token,
             permits,
             priority,
             called,
             lease: semaphore.lease,
-            expected: semaphore.permits.filter(|_| agreed == 0),
+            expected: semaphore.expected(),
             set_up_with: semaphore.number(),
         }
     }

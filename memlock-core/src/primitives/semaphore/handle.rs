@@ -19,6 +19,7 @@ use crate::store::{Expiry, Failure, Op, Reply, Returns};
 use crate::target::Target;
 
 use super::combine::{Combiner, Memory};
+use super::mismatch::Mismatch;
 use super::record::Record;
 use super::snapshot::Snapshot;
 
@@ -34,8 +35,10 @@ pub(super) const LIFE: Duration = Duration::from_secs(24 * 3600);
 pub struct Semaphore {
     pub(super) target: Target,
     pub(super) lease: Lease,
-    /// The number of permits that the semaphore has to have; `None`: any number.
+    /// The number of permits that the handle was opened with; `None`: any number.
     pub(super) permits: Option<u32>,
+    /// What to do if the semaphore has another number.
+    pub(super) mismatch: Mismatch,
     /// The number of permits at the last read; 0 before the first one.
     pub(super) agreed: Arc<AtomicU32>,
     /// Shared by the threads of this process that use the semaphore through this client.
@@ -69,6 +72,7 @@ impl Semaphore {
             target: Target::new(context, key),
             lease,
             permits,
+            mismatch: Mismatch::default(),
             agreed: Arc::default(),
             combiner: Arc::new(ForkLocal::new()),
         })
@@ -108,7 +112,10 @@ impl Semaphore {
         match set_up {
             SetUp::Created => Answer::Ok.into(),
             SetUp::Joined => {
-                Report::new(Answer::Exists, format!("The {} was already set up.", self.subject()))
+                let mismatch =
+                    self.report_mismatch().map_or_else(String::new, |text| " ".to_owned() + &text);
+                let text = format!("The {} was already set up.{mismatch}", self.subject());
+                Report::new(Answer::Exists, text)
             }
         }
     }
@@ -269,22 +276,6 @@ impl Semaphore {
             replies: replies.collect(),
             after: after.filter(|after| !after.is_slow()),
         })
-    }
-
-    /// Remembers the number of permits. Fails if the handle did not know the number yet and was
-    /// opened with another one.
-    pub(super) fn agree(&self, number: u32) -> Result<()> {
-        match (self.agreed.swap(number, Ordering::Relaxed), self.permits) {
-            (0, Some(wanted)) if wanted != number => {
-                self.agreed.store(0, Ordering::Relaxed);
-                Err(Error::invalid(format!(
-                    "{} has {number} permits, and was opened with {wanted}: open it with {number}, \
-                     or resize it.",
-                    self.target.key
-                )))
-            }
-            _ => Ok(()),
-        }
     }
 
     pub(super) fn forget(&self) {

@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::handle::Semaphore;
+#[cfg(doc)]
+use super::mismatch::Mismatch;
 use super::wake::wake_next;
 use crate::cas_backoff::{ROUNDS, back_off};
 use crate::context::ATTEMPTS;
@@ -59,10 +61,10 @@ impl Semaphore {
     /// acquisition sets it up, to be stored for a day.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`] for a `life` out of range, and if the semaphore exists with another
-    /// number of permits; [`ErrorKind::NotFound`] if there is none, and the handle was opened
-    /// without a number; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or
-    /// [`ErrorKind::Protocol`].
+    /// [`ErrorKind::Invalid`] for a `life` out of range, and, with [`Mismatch::Refuse`], if the
+    /// semaphore exists with another number of permits; [`ErrorKind::NotFound`] if there is none,
+    /// and the handle was opened without a number; [`ErrorKind::Unreachable`],
+    /// [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, life: Duration) -> Result<SetUp> {
         call(|| self.set_up_once(life).map_err(|error| self.said("Setting up", error)))
     }
@@ -145,8 +147,7 @@ impl Semaphore {
 
     /// Changes the number of permits, for all clients. Fewer than are held is allowed: no holder
     /// loses any, and no more are granted until enough have been released. Returns the old number;
-    /// `None` if there is no such semaphore. A handle that is opened afterwards has to be opened
-    /// with the new number.
+    /// `None` if there is no such semaphore.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for 0 permits; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or
@@ -156,11 +157,11 @@ impl Semaphore {
             if permits == 0 {
                 return Err(Error::invalid("A semaphore has at least one permit."));
             }
-            self.write_size(permits).map_err(|error| self.said("Resizing", error))
+            self.write_number(permits).map_err(|error| self.said("Resizing", error))
         })
     }
 
-    fn write_size(&self, permits: u32) -> Result<Option<u32>> {
+    pub(super) fn write_number(&self, permits: u32) -> Result<Option<u32>> {
         let mut before = None;
         let mut failures = 0;
         for round in 0..ROUNDS {
