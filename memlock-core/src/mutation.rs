@@ -81,6 +81,8 @@ pub enum Mutation {
     /// A semaphore's item gets a relative expiry, instead of the one that it contains: it shows the
     /// wrong time.
     RelativeExpiry,
+    /// A client counts the available permits by the number that its handle was opened with.
+    CountByOwnNumber,
     /// A release of several permits wakes only one waiter.
     ForgetTheRest,
     /// A waiter that gives up leaves its reservation in the record.
@@ -160,7 +162,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 72] = [
+    pub const ALL: [Mutation; 73] = [
         Mutation::BlindDelete,
         Mutation::TtlOfTheLease,
         Mutation::TtlPlusOne,
@@ -196,6 +198,7 @@ impl Mutation {
         Mutation::KeepExpired,
         Mutation::DropTooEarly,
         Mutation::RelativeExpiry,
+        Mutation::CountByOwnNumber,
         Mutation::ForgetTheRest,
         Mutation::GatherForGood,
         Mutation::NobodyAges,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
 
-use memlock_core::{ErrorKind, Permit, Request, Wait, Waited};
+use memlock_core::{ErrorKind, Mismatch, Permit, Request, Wait, Waited};
 
 use super::actor::Actor;
 use super::context::{check_error, duration, here, in_step, in_world, report_violation, trace};
@@ -18,7 +18,7 @@ impl Actor {
         let which = self.rng.within(0..plan.permits.len() as u64);
         let name = format!("s{which}");
         let key = format!("semaphore:{name}");
-        let Some(opened) = self.open(&name, &key) else { return };
+        let Some(opened) = self.open(&name, &key, plan.resizes) else { return };
         match self.rng.within(0..100) {
             0..=5 if plan.resizes => self.resize(&opened, &key),
             6..=9 if plan.tear_downs => self.tear_down(&opened, &key),
@@ -29,7 +29,7 @@ impl Actor {
     }
 
     /// Returns the handle that the process already has, or opens a new one.
-    fn open(&mut self, name: &str, key: &str) -> Option<Opened> {
+    fn open(&mut self, name: &str, key: &str, resizes: bool) -> Option<Opened> {
         let shelved = self.items().get(name).cloned();
         if let Some(opened) = shelved
             && self.rng.permille(800)
@@ -38,6 +38,8 @@ impl Actor {
         }
         let number = with(|world| world.oracle.semaphores.number(key));
         let number = if self.rng.permille(850) { Some(number) } else { None };
+        let (number, mismatch) =
+            if resizes { self.differ(number) } else { (number, Mismatch::Refuse) };
         let lease = duration(SECOND);
         let semaphore = match number {
             Some(number) => self.client.semaphore(name, number, lease),
@@ -45,7 +47,8 @@ impl Actor {
         };
         match semaphore {
             Ok(semaphore) => {
-                let opened = Opened { semaphore, number };
+                let semaphore = semaphore.with_mismatch(mismatch);
+                let opened = Opened { semaphore, number, mismatch };
                 self.items().insert(name.to_owned(), opened.clone());
                 Some(opened)
             }
@@ -53,6 +56,22 @@ impl Actor {
                 report_violation(format!("a semaphore was refused: {error}"));
                 None
             }
+        }
+    }
+
+    /// Programs that are deployed one after the other know different numbers.
+    fn differ(&mut self, number: Option<u32>) -> (Option<u32>, Mismatch) {
+        let all = [Mismatch::Follow, Mismatch::Follow, Mismatch::Resize, Mismatch::Refuse];
+        let another = self.rng.permille(300).then(|| self.rng.within(1..9) as u32);
+        (number.map(|number| another.unwrap_or(number)), self.rng.pick(&all))
+    }
+
+    /// From now on the process may set the semaphore up or resize it as this handle does.
+    fn uses(&self, opened: &Opened, key: &str) {
+        let (_, process, _) = here();
+        if let Some(number) = opened.number {
+            let resizes = opened.mismatch == Mismatch::Resize;
+            with(|world| world.oracle.semaphores.may_have(process, key, number, resizes));
         }
     }
 
@@ -68,6 +87,7 @@ impl Actor {
         several: bool,
         priorities: bool,
     ) {
+        self.uses(opened, &key);
         let lease = self.lease();
         let limit = match self.rng.within(0..20) {
             0..=3 => None,
@@ -91,8 +111,15 @@ impl Actor {
                 lease as f64 / 1e9
             )
         });
-        let permit_request =
-            PermitRequest { key, permits, priority, number: opened.number, lease, limit };
+        let permit_request = PermitRequest {
+            key,
+            permits,
+            priority,
+            number: opened.number,
+            mismatch: opened.mismatch,
+            lease,
+            limit,
+        };
         with(|world| {
             let server_time = world.server.time();
             world.oracle.asks_for_permits(task, process, permit_request, now, server_time);
@@ -116,7 +143,7 @@ impl Actor {
         };
         trace(|| format!("is told {refusal:?}"));
         if matches!(refusal, Refusal::Invalid | Refusal::NotFound) {
-            // The handle has an outdated number of permits: the next call opens a new one.
+            // The next call opens a new one.
             self.items().remove(name);
         }
         with(|world| {
@@ -169,6 +196,7 @@ impl Actor {
         } else {
             3600 * SECOND
         };
+        self.uses(opened, key);
         let set_up = opened.semaphore.set_up(duration(life));
         trace(|| format!("setting {key} up is answered {set_up:?}"));
         if let Err(error) = set_up {

@@ -5,7 +5,7 @@
 //! | a new line | by a process with a call for that number of permits; all lines together hold no more than there are permits |
 //! | a line's end moves | by its owner only, no further than [`timing::AFTER_THE_LEASE`] allows |
 //! | a line is removed | by its owner, unless the server's clock has passed its end |
-//! | the number of permits changes | by a process that is to resize it, and without changing a line |
+//! | the number of permits changes | by a process that is to resize it, or has a handle that resizes, and without changing a line |
 //! | the record is deleted | by a task that is to tear it down, once for each time |
 //!
 //! The answers of callers are checked in `semaphores/calls`, and the order of waiters in

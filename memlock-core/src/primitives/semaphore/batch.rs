@@ -191,6 +191,8 @@ fn unfit_outcome(wanted: &Acquisition, number: u32) -> Option<OperationOutcome> 
 /// Whether an acquisition may take its permits if `free` permits are available.
 pub(super) fn fits(wanted: &Acquisition, record: &Record, now: u64, free: u32) -> bool {
     let overtakes = !wanted.called && record.is_reserved_from(now, wanted.token, wanted.priority);
+    let own = wanted.set_up_with.filter(|_| mutation::has(Mutation::CountByOwnNumber));
+    let free = free + own.map_or(0, |own| own.saturating_sub(record.permits));
     free >= wanted.permits && (!overtakes || mutation::has(Mutation::OvertakeGatherers))
 }
 

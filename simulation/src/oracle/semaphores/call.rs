@@ -1,5 +1,7 @@
 //! A call that waits for permits.
 
+use memlock_core::Mismatch;
+
 use crate::time::Nanos;
 
 /// The arguments of a call for permits.
@@ -10,6 +12,8 @@ pub(crate) struct PermitRequest {
     pub(crate) priority: i64,
     /// The number of permits that the semaphore was opened with.
     pub(crate) number: Option<u32>,
+    /// What the call does about another number.
+    pub(crate) mismatch: Mismatch,
     pub(crate) lease: Nanos,
     /// `None`: no limit.
     pub(crate) limit: Option<Nanos>,
@@ -27,7 +31,7 @@ pub(super) struct Call {
     /// At some time since the call began, too few permits were available, or another waiter had a
     /// reservation.
     pub(super) was_busy: bool,
-    /// The number of permits was another one than the call expects, or less than it wants.
+    /// The number of permits was another one, and the call refuses that; or less than it wants.
     pub(super) was_other: bool,
     pub(super) was_missing: bool,
     /// Since when there is capacity for it and no waiter before it.

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use memlock_core::Mismatch;
+
 use super::call::{Call, PermitRequest};
 use super::state::{Semaphores, Status};
 use super::timing::AFTER_THE_LEASE;
@@ -97,8 +99,14 @@ impl Oracle {
                 call.was_busy |= now < self.recovers_until;
                 call.was_missing |= record.is_none();
                 call.was_other |= record.is_some_and(|record| {
-                    record.permits < call.request.permits
-                        || call.request.number.is_some_and(|number| number != record.permits)
+                    let PermitRequest { permits, number, mismatch, .. } = call.request;
+                    record.permits < permits
+                        || number.is_some_and(|number| match mismatch {
+                            Mismatch::Follow => false,
+                            // It may have given the semaphore less than it asks for itself.
+                            Mismatch::Resize => number < permits,
+                            Mismatch::Refuse => number != record.permits,
+                        })
                 });
                 let next = fits && semaphore.is_next(task, &waits);
                 call.could_have = if next { call.could_have.or(Some(now)) } else { None };

@@ -101,6 +101,17 @@ impl Semaphores {
         }
     }
 
+    /// A process uses a handle that was opened with this number: it may set the semaphore up with
+    /// it, and, if the handle resizes, give it that number.
+    pub(crate) fn may_have(&mut self, process: usize, key: &str, number: u32, resizes: bool) {
+        if let Some(semaphore) = self.all.get_mut(key) {
+            semaphore.numbers.insert(number);
+            if resizes {
+                semaphore.resizes.insert((process, number));
+            }
+        }
+    }
+
     /// Whether it was ever to have that number of permits.
     pub(crate) fn ever_had(&self, key: &str, number: u32) -> bool {
         self.all.get(key).is_some_and(|semaphore| semaphore.numbers.contains(&number))
