@@ -15,6 +15,7 @@ mod fences;
 mod guard;
 mod leases;
 mod lost_replies;
+mod names;
 mod outages;
 mod places;
 mod processes;

@@ -4,10 +4,11 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{ErrorKind, Release};
+use memlock_core::{ErrorKind, Release, RenewOptions};
 use memlock_tests::assert_safe;
-use memlock_tests::client::{fence, fences_rise, last_fence};
-use memlock_tests::launch::poll_until;
+use memlock_tests::client::{connect, fence, fences_rise, last_fence};
+use memlock_tests::launch::{poll_until, until};
+use memlock_tests::names::{Name, relays};
 use memlock_tests::process::Server;
 
 use crate::stores::redis::{Redis, reply};
@@ -217,4 +218,38 @@ fn a_server_that_cannot_save_is_named() {
     assert!(lock.remaining() > LEASE / 2, "it is still held, and it says so");
     let () = server.reply(&["CONFIG", "SET", "stop-writes-on-bgsave-error", "no"]);
     assert_eq!(lock.unlock().unwrap(), Release::Released);
+}
+
+/// The demoted server stays there, and answers: only its errors say that it takes no writes.
+#[test]
+fn a_name_is_followed_from_a_demoted_primary_to_its_promoted_replica() {
+    let primary = Redis::start(&PRIMARY);
+    let replica = replica_of(&primary);
+    let address = |server: &Redis| server.process().address();
+    let places = [("127.0.0.2", address(&primary)), ("127.0.0.3", address(&replica))];
+    let ([_old, _new], port) = relays(places);
+    let name = Name::of(&["127.0.0.2"]);
+    let client = connect(&primary.url_at(&name.with_port(port)));
+    // The failover is over before it ends.
+    let lock = client.mutex("m", Duration::from_secs(20)).unwrap().lock().unwrap();
+    let kept = lock.renew(RenewOptions::default()).unwrap();
+    let has = |name: &str| replica.reply::<usize>(&["EXISTS", &format!("lock:{name}")]) == 1;
+    until("the replica has the lock", || has("m"));
+    let () = replica.reply(&["REPLICAOF", "NO", "ONE"]);
+    let () = primary.reply(&["REPLICAOF", "127.0.0.1", &replica.process().port().to_string()]);
+    name.lead_to(&["127.0.0.3"]);
+    let next = client.mutex("n", LEASE).unwrap().try_lock().unwrap().unwrap();
+    assert!(has("n"));
+    let remaining = || replica.reply::<i64>(&["PTTL", "lock:m"]);
+    let mut least = remaining();
+    until("the lock is renewed on the replica", || {
+        let is_renewed = remaining() > least;
+        least = least.min(remaining());
+        thread::sleep(Duration::from_millis(50));
+        is_renewed
+    });
+    assert!(kept.is_held() && kept.lost().is_none());
+    assert_eq!(kept.release().unwrap(), Release::Released);
+    drop(next);
+    assert!(!has("m") && !has("n"));
 }

@@ -10,6 +10,7 @@ mod stores;
 
 mod forks;
 mod losses;
+mod moves;
 mod outages;
 mod races;
 
@@ -110,6 +111,8 @@ macro_rules! on_each_server {
             behaviour! { shared: outages: cut_connections_are_replaced_without_a_word }
             behaviour! { shared: outages: connections_that_are_reset_end_no_program }
             behaviour! { shared: outages: a_server_that_is_not_there_is_unreachable }
+            behaviour! { shared: moves: a_moved_name_is_followed_and_held_locks_are_renewed_there }
+            behaviour! { shared: moves: a_name_is_followed_away_from_a_silent_server }
             behaviour! { shared: losses: any_burst_may_be_lost }
             behaviour! { shared: losses: a_late_reply_is_never_taken_for_another }
             behaviour! { shared: races: fences_rise_in_the_order_of_holding }

@@ -21,6 +21,7 @@
 //! - [`disk`]: a small disk that can be filled.
 //! - [`mysql`], [`postgresql`]: real MariaDB and PostgreSQL servers; [`stranger`]: another program at them;
 //!   [`client`]: clients of them.
+//! - [`names`]: host names that move.
 //! - [`listener`]: what the process of a test logs.
 //! - [`url`]: URLs with further parameters.
 //! - [`one_by_one`]: a server that several tests use, one after the other.
@@ -54,6 +55,7 @@ pub mod intercepted;
 pub mod launch;
 pub mod listener;
 pub mod mysql;
+pub mod names;
 pub mod one_by_one;
 pub mod postgresql;
 pub mod process;

@@ -5,7 +5,7 @@
 //! of a handshake counts like any other.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -55,13 +55,19 @@ impl std::fmt::Debug for Shared {
 impl Relay {
     /// Starts a relay on a free loopback port, before the server at `address` (`host:port`).
     pub fn start(address: impl Into<String>) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port on 127.0.0.1");
+        Relay::on(listener, address)
+    }
+
+    /// Starts a relay on a socket that listens, before the server at `address` (`host:port`).
+    pub fn on(listener: TcpListener, address: impl Into<String>) -> Relay {
         let shared = Arc::new(Shared {
             target: Mutex::new(address.into()),
             decide: Mutex::new(Box::new(|_| Fate::Pass)),
             bursts: AtomicUsize::new(0),
         });
         let serving = Arc::clone(&shared);
-        let listener = Listener::start(move |client, open| serve(&serving, client, open));
+        let listener = Listener::on(listener, move |client, open| serve(&serving, client, open));
         Relay { listener, shared }
     }
 

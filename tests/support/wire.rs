@@ -45,6 +45,14 @@ impl Listener {
         serve: impl Fn(&TcpStream, &Connections) + Send + Sync + 'static,
     ) -> Listener {
         let listener = TcpListener::bind("127.0.0.1:0").expect("there is a free port on 127.0.0.1");
+        Listener::on(listener, serve)
+    }
+
+    /// As [`Listener::start`], on a socket that listens.
+    pub(crate) fn on(
+        listener: TcpListener,
+        serve: impl Fn(&TcpStream, &Connections) + Send + Sync + 'static,
+    ) -> Listener {
         let address = listener.local_addr().expect("a bound socket has an address");
         let open = Arc::new(Connections::default());
         let accepting = Arc::clone(&open);

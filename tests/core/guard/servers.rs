@@ -3,6 +3,7 @@
 use memlock_core::store::Route;
 use memlock_core::{Client, Extension, Release, Wait, Waited};
 use memlock_tests::launch::poll_until;
+use memlock_tests::names::{Name, relays};
 
 use super::{Bench, GUARD, PATIENCE, hold};
 
@@ -56,4 +57,27 @@ fn every_server_is_told_the_guard() {
         let told = poll_until(PATIENCE, || server.plain().get("memlock%config"));
         assert_eq!(told.unwrap(), b"memlock-config/1 guard=60s");
     }
+}
+
+#[test]
+fn what_is_held_is_put_back_on_the_young_server_that_the_name_has_moved_to() {
+    let (bench, other) = (Bench::start(), Bench::start());
+    let places = [("127.0.0.2", bench.proxy.address()), ("127.0.0.3", other.proxy.address())];
+    let ([old, _new], port) = relays(places);
+    let name = Name::of(&["127.0.0.2"]);
+    let url = format!("memcached://{}?guard=60s&io_timeout=20s", name.with_port(port));
+    let [client, witness] = [(); 2].map(|()| Client::connect(&url).unwrap());
+    let mut lock = hold(&client, "m");
+    assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
+    other.restart();
+    // A connection that was just used is not checked before it is used again.
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    drop(old);
+    name.lead_to(&["127.0.0.3"]);
+    assert!(lock.check().unwrap());
+    assert!(other.server.plain().get("lock:m").is_some());
+    let tried = |name: &str| witness.mutex(name, GUARD).unwrap().lock_with(&Wait::NEVER).unwrap();
+    assert!(matches!(tried("m"), Waited::Recovering | Waited::Busy));
+    assert!(matches!(tried("n"), Waited::Recovering));
+    assert_eq!(lock.unlock().unwrap(), Release::Released);
 }

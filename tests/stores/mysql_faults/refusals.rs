@@ -8,6 +8,7 @@ use memlock_core::{ErrorKind, Release};
 use memlock_tests::certificate::certify;
 use memlock_tests::launch::{give, until};
 use memlock_tests::mysql::{MariaDb, USER};
+use memlock_tests::names::{Name, relays};
 use memlock_tests::process::Server;
 use memlock_tests::{sigpipe, url};
 
@@ -64,6 +65,27 @@ fn a_read_only_server_is_unreachable_and_loses_nothing() {
     server.set("read_only", "0");
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert!(try_lock(&client, "n").is_some());
+}
+
+/// The server that was demoted stays there, and answers: only its errors say that it takes no writes.
+#[test]
+fn a_name_is_followed_from_a_server_that_has_become_read_only() {
+    let (server, other) = (Alone::get(), shared());
+    let place = Place::on(&server);
+    let database = &place.database;
+    other.sql(&format!("CREATE DATABASE {database}; GRANT ALL ON {database}.* TO {USER}@'%'"));
+    let (one, two) = (server.process().address(), other.process().address());
+    let ([_old, _new], port) = relays([("127.0.0.2", one.clone()), ("127.0.0.3", two)]);
+    let name = Name::of(&["127.0.0.2"]);
+    let client = connect(&place.url().replace(&one, &name.with_port(port)));
+    drop(try_lock(&client, "m").unwrap());
+    server.set("read_only", "1");
+    let error = refused(&client, "n");
+    assert!(error.to_string().contains("read-only"), "{error}");
+    name.lead_to(&["127.0.0.3"]);
+    let _lock = try_lock(&client, "n").unwrap();
+    let rows = "SELECT COUNT(*) FROM memlock_items WHERE name = 'lock:n'";
+    assert!(other.sql(&format!("USE {database}; {rows}")).contains('1'));
 }
 
 #[test]

@@ -4,10 +4,11 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::ErrorKind;
+use memlock_core::{ErrorKind, Release, RenewOptions};
 use memlock_tests::assert_safe;
 use memlock_tests::client::{fence, fences_rise, last_fence};
-use memlock_tests::launch::run;
+use memlock_tests::launch::{run, until};
+use memlock_tests::names::{Name, relays};
 use memlock_tests::postgresql::{Postgresql, program};
 use memlock_tests::process::Server;
 
@@ -36,6 +37,43 @@ fn a_promoted_standby_gives_greater_fences() {
         standby.sql("SELECT pg_promote()");
         fences_rise(last, &[&other], &format!("promoted, {ahead} s"));
     }
+}
+
+/// The demoted server stays there, and answers: only its errors say that it takes no writes.
+#[test]
+fn a_name_is_followed_from_a_demoted_primary_to_its_promoted_standby() {
+    let primary = Postgresql::with(&["max_connections=12"]);
+    let address = |server: &Postgresql| server.process().address();
+    let standby = Postgresql::on(primary.copy(), &["max_connections=12"]);
+    let places = [("127.0.0.2", address(&primary)), ("127.0.0.3", address(&standby))];
+    let ([_old, _new], port) = relays(places);
+    let name = Name::of(&["127.0.0.2"]);
+    let url = primary.url_at(&name.with_port(port));
+    let client = connect(&memlock_tests::url::with(&url, "durable=yes"));
+    // The failover is over before it ends.
+    let lock = client.mutex("m", Duration::from_secs(20)).unwrap().lock().unwrap();
+    let kept = lock.renew(RenewOptions::default()).unwrap();
+    let has = |name: &str| {
+        let count = format!("SELECT count(*) FROM memlock.items WHERE key = 'lock:{name}'");
+        standby.try_sql(&count).is_ok_and(|count| count == "1")
+    };
+    until("the standby has the lock", || has("m"));
+    standby.sql("SELECT pg_promote()");
+    primary.sql("ALTER SYSTEM SET default_transaction_read_only = on");
+    primary.sql("SELECT pg_reload_conf()");
+    until("the primary takes no writes", || {
+        primary.sql("SHOW default_transaction_read_only") == "on"
+    });
+    name.lead_to(&["127.0.0.3"]);
+    let next = client.mutex("n", LEASE).unwrap().try_lock().unwrap().unwrap();
+    assert!(has("n"));
+    let expires = || standby.sql("SELECT expires FROM memlock.items WHERE key = 'lock:m'");
+    let before = expires();
+    until("the lock is renewed on the standby", || expires() != before);
+    assert!(kept.is_held() && kept.lost().is_none());
+    assert_eq!(kept.release().unwrap(), Release::Released);
+    drop(next);
+    assert!(is_free(&client, "m") && is_free(&client, "n"));
 }
 
 /// Of the files of a server that is still there, as a snapshot of a disk is. It has no other timeline.

@@ -1,6 +1,5 @@
 //! One connection: a batch to commands, and their replies back.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,12 +36,11 @@ impl Connection {
     /// Nothing is changed on the server.
     pub(super) fn dial(
         address: &Address,
-        pinned: Option<SocketAddr>,
         clock: &Arc<dyn Clock>,
         stamp: &Arc<Key>,
         config: &Key,
     ) -> Result<Connection> {
-        let mut socket = Socket::connect(address, "memcached", pinned, clock)?;
+        let mut socket = Socket::connect(address, "memcached", clock)?;
         let (sent, opaque) = (clock.now(), 0);
         let read = Command::Get { key: config };
         socket.output.extend_from_slice(REQUEST);

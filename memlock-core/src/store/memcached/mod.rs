@@ -35,7 +35,6 @@ pub use admin::fuzzed::Tool;
 #[cfg(any(fuzzing, test))]
 pub use command::Command;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 #[cfg(feature = "admin")]
@@ -87,13 +86,8 @@ impl Protocol for Memcached {
 
     const SERVER: &'static str = "memcached";
 
-    fn dial(
-        &self,
-        address: &Address,
-        pinned: Option<SocketAddr>,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Connection> {
-        Connection::dial(address, pinned, clock, &self.stamp, &self.config)
+    fn dial(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Connection> {
+        Connection::dial(address, clock, &self.stamp, &self.config)
     }
 
     fn guarantees(&self) -> Guarantees {

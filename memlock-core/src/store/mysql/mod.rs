@@ -37,7 +37,6 @@ mod settings;
 mod statements;
 mod sweep;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -141,13 +140,8 @@ impl MySql {
     }
 
     /// Connects and logs in.
-    fn connect(
-        &self,
-        address: &Address,
-        pinned: Option<SocketAddr>,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Wire> {
-        let socket = Socket::connect(address, MySql::SERVER, pinned, clock)?;
+    fn connect(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Wire> {
+        let socket = Socket::connect(address, MySql::SERVER, clock)?;
         let transport = match address.place {
             Place::Unix(_) => Transport::Unix,
             Place::Tcp(..) => Transport::Plain,
@@ -172,13 +166,8 @@ impl Protocol for MySql {
 
     const SERVER: &'static str = "MySQL";
 
-    fn dial(
-        &self,
-        address: &Address,
-        pinned: Option<SocketAddr>,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Connection> {
-        let wire = self.connect(address, pinned, clock)?;
+    fn dial(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Connection> {
+        let wire = self.connect(address, clock)?;
         Connection::introduce(wire, &self.settings, address.settings.io_timeout)
     }
 
@@ -208,7 +197,7 @@ impl MySql {
     fn tool(&self, address: &Address) -> Result<admin::Tool> {
         let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock);
         let title = address.title(MySql::SERVER);
-        let wire = self.connect(address, None, &clock);
+        let wire = self.connect(address, &clock);
         let wire = wire.map_err(|error| error.during(format_args!("{title}")))?;
         admin::Tool::introduce(wire, title, &self.settings, address.settings.io_timeout)
     }

@@ -42,7 +42,6 @@ mod ssl;
 mod standbys;
 mod wire;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 #[cfg(feature = "admin")]
@@ -81,13 +80,8 @@ impl Protocol for Postgresql {
 
     const SERVER: &'static str = promises::SERVER;
 
-    fn dial(
-        &self,
-        address: &Address,
-        pinned: Option<SocketAddr>,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Connection> {
-        let socket = self.settings.ssl.connect(address, pinned, clock)?;
+    fn dial(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Connection> {
+        let socket = self.settings.ssl.connect(address, clock)?;
         Connection::open(socket, address, &self.settings)
     }
 

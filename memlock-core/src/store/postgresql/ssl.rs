@@ -1,6 +1,5 @@
 //! TLS, as `sslmode` says.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 #[cfg(feature = "tls")]
@@ -63,13 +62,8 @@ impl Ssl {
     }
 
     /// Connects, and encrypts the connection if it is to be, or can be.
-    pub(super) fn connect(
-        &self,
-        address: &Address,
-        pinned: Option<SocketAddr>,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Socket> {
-        let socket = Socket::connect(address, SERVER, pinned, clock)?;
+    pub(super) fn connect(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Socket> {
+        let socket = Socket::connect(address, SERVER, clock)?;
         #[cfg(feature = "tls")]
         if let (Some(tls), Place::Tcp(..)) = (&self.tls, &address.place) {
             let mut wire = Wire::new(socket);
@@ -77,7 +71,7 @@ impl Ssl {
                 true => match wire.socket.encrypt(tls, address) {
                     Err(error) if !self.is_required && error.is_outage() => {
                         log::debug!("Without TLS, after: {error}");
-                        Socket::connect(address, SERVER, pinned, clock)
+                        Socket::connect(address, SERVER, clock)
                     }
                     encrypted => encrypted,
                 },

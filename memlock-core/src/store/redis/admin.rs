@@ -40,7 +40,7 @@ impl Tool {
     pub(super) fn connect(redis: &Redis, address: &Address) -> Result<Tool> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let title = address.title(Redis::SERVER);
-        let socket = redis.connect(address, None, &clock);
+        let socket = redis.connect(address, &clock);
         let socket = socket.map_err(|error| error.during(format_args!("{title}")))?;
         let (redis, address) = (redis.clone(), address.clone());
         let mut tool = Tool { socket, parser: Parser::new(), title, redis, address };

@@ -33,7 +33,6 @@ mod request;
 mod retention;
 mod settings;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 #[cfg(feature = "admin")]
@@ -102,13 +101,8 @@ impl Redis {
         }
     }
 
-    fn connect(
-        &self,
-        address: &Address,
-        pinned: Option<SocketAddr>,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Socket> {
-        let socket = Socket::connect(address, Redis::SERVER, pinned, clock)?;
+    fn connect(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Socket> {
+        let socket = Socket::connect(address, Redis::SERVER, clock)?;
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             return socket.encrypt(tls, address);
@@ -122,13 +116,8 @@ impl Protocol for Redis {
 
     const SERVER: &'static str = "Redis";
 
-    fn dial(
-        &self,
-        address: &Address,
-        pinned: Option<SocketAddr>,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Connection> {
-        Connection::introduce(self.connect(address, pinned, clock)?, &self.settings)
+    fn dial(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Connection> {
+        Connection::introduce(self.connect(address, clock)?, &self.settings)
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -1,34 +1,30 @@
-//! Resolving the name of a server, and connecting to it.
+//! Connecting to a server.
 
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::TcpStream;
 use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use super::settings::Place;
+use super::settings::{Address, Place};
 use super::stream::Stream;
 use crate::clock::Clock;
 use crate::error::{Error, ErrorKind, Result};
 
-/// Connects to a server. `server`: what it is, such as `memcached`. `pinned`: the address of its
-/// host name that answered before, if there is one.
+/// Connects to a server. `server`: what it is, such as `memcached`.
 pub(in crate::store) fn connect(
-    place: &Place,
+    address: &Address,
     server: &str,
-    pinned: Option<SocketAddr>,
-    timeout: Duration,
     clock: &dyn Clock,
 ) -> Result<Stream> {
     #[cfg(any(fuzzing, test))]
     if let Some(dialled) = fuzzed::next() {
         return dialled.map(Stream::Tcp).map_err(|error| failed(server, &error));
     }
-    match place {
-        Place::Tcp(host, port) => {
-            tcp((host, *port), server, pinned, timeout, clock).map(Stream::Tcp)
-        }
+    let timeout = address.settings.connect_timeout;
+    match &address.place {
+        Place::Tcp(host, port) => tcp(address, (host, *port), server, clock).map(Stream::Tcp),
         Place::Unix(path) => {
             unix(path, timeout, clock).map(Stream::Unix).map_err(|error| failed(server, &error))
         }
@@ -36,30 +32,35 @@ pub(in crate::store) fn connect(
 }
 
 fn tcp(
+    address: &Address,
     (host, port): (&str, u16),
     server: &str,
-    pinned: Option<SocketAddr>,
-    timeout: Duration,
     clock: &dyn Clock,
 ) -> Result<TcpStream> {
-    let addresses = match pinned {
-        Some(address) => vec![address],
-        None => resolve(host, port)?,
-    };
+    let timeout = address.settings.connect_timeout;
     let deadline = clock.now() + timeout;
-    let mut last = unreachable("The host name has no address.");
-    for address in addresses {
+    let candidates = address.resolver.candidates(host, port, timeout, clock)?;
+    let mut last = failed(server, &std::io::ErrorKind::TimedOut.into());
+    for (place, address) in candidates.addresses.iter().enumerate() {
         let left = deadline.since(clock.now());
         if left.is_zero() {
             break;
         }
-        match TcpStream::connect_timeout(&address, left).and_then(without_delay) {
+        // The others get their share of the time if this one is silent.
+        let share = left / (candidates.addresses.len() - place) as u32;
+        match TcpStream::connect_timeout(address, share).and_then(without_delay) {
             Ok(stream) => return Ok(stream),
             Err(error) if has_no_descriptor(&error) => return Err(failed(server, &error)),
             Err(error) => last = failed(server, &error),
         }
     }
-    Err(last)
+    Err(match candidates.unresolved {
+        Some(why) => unreachable(format!(
+            "{last} The host name {host:?} cannot be resolved now ({why}), so its last address was \
+             tried."
+        )),
+        None => last,
+    })
 }
 
 /// As [`UnixStream::connect`], which waits without a limit if the server accepts no connections and
@@ -125,28 +126,6 @@ fn has_no_descriptor(error: &std::io::Error) -> bool {
 fn without_delay(stream: TcpStream) -> std::io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     Ok(stream)
-}
-
-/// The addresses of a name: at most one of each family. A name with more addresses may lead to
-/// several servers, and clients would then use different servers for the same lock.
-fn resolve(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
-    let found = (host, port).to_socket_addrs().map_err(|error| {
-        unreachable(format!("The host name {host:?} cannot be resolved: {error}."))
-    })?;
-    let mut addresses: Vec<SocketAddr> = Vec::new();
-    for address in found {
-        if !addresses.contains(&address) {
-            addresses.push(address);
-        }
-    }
-    let old = addresses.iter().filter(|address| address.is_ipv4()).count();
-    if old > 1 || addresses.len() - old > 1 {
-        return Err(Error::config(format!(
-            "The host name {host:?} has several addresses ({addresses:?}), so it may lead to \
-             several servers: name one address, or list the servers with commas."
-        )));
-    }
-    Ok(addresses)
 }
 
 pub(in crate::store) fn unreachable(text: impl Into<String>) -> Error {

@@ -9,7 +9,8 @@
 //! | `server` | one server: its idle connections, and when a failed batch is sent again |
 //! | `evictions` | which batches are refused on a server that may evict locks |
 //! | `agreement` | the guard on which all clients of a server have to agree |
-//! | `dial` | resolving a host name, and connecting |
+//! | `resolver` | the addresses of a host name, and which of them is used |
+//! | `dial` | connecting |
 //! | `stream` | TCP or a Unix socket |
 //! | `socket` | one connection: deadlines, input and output |
 
@@ -18,6 +19,7 @@ mod dial;
 mod evictions;
 mod hosts;
 mod protocol;
+mod resolver;
 mod server;
 mod settings;
 mod socket;

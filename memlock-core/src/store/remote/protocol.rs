@@ -25,13 +25,7 @@ pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
     const SERVER: &'static str;
 
     /// Connects to a server, and checks that it is suitable for locks. No lock is changed there.
-    /// `pinned`: the address of its host name that answered before, if there is one.
-    fn dial(
-        &self,
-        address: &Address,
-        pinned: Option<SocketAddr>,
-        clock: &Arc<dyn Clock>,
-    ) -> Result<Self::Connection>;
+    fn dial(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Self::Connection>;
 
     /// What the servers promise.
     fn guarantees(&self) -> Guarantees;

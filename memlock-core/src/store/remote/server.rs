@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::agreement::agree;
+use super::dial::unreachable;
 use super::hosts::Named;
 use super::protocol::{Connection, Protocol, ServerTime};
 use super::settings::{Address, Evictions, Place, Settings};
@@ -36,9 +37,6 @@ pub(super) struct Server<P: Protocol> {
 #[derive(Debug)]
 struct Idle<C: Connection> {
     epoch: u64,
-    /// The address of the name that answered first. The server remains at this address from then
-    /// on.
-    pinned: Option<SocketAddr>,
     /// The local address of the last connection.
     local: Option<IpAddr>,
     /// The server's time when the last connection was opened.
@@ -62,7 +60,6 @@ impl<C: Connection> Default for Idle<C> {
     fn default() -> Idle<C> {
         Idle {
             epoch: 0,
-            pinned: None,
             local: None,
             time: None,
             life: None,
@@ -74,6 +71,15 @@ impl<C: Connection> Default for Idle<C> {
             connections: Vec::new(),
         }
     }
+}
+
+/// The server as it was before a dial.
+#[derive(Debug)]
+struct Before<L> {
+    /// The life that was seen last.
+    life: Option<L>,
+    /// Its address, if the new connection is to another one.
+    moved_from: Option<SocketAddr>,
 }
 
 impl<P: Protocol> Named for Server<P> {
@@ -104,7 +110,7 @@ impl<P: Protocol> Server<P> {
 
     /// Closes all connections; those in use are closed when their batch ends.
     pub(super) fn disconnect(&self) {
-        self.forget_idle();
+        self.distrust();
     }
 
     /// Whether the last batch timed out, less than [`SILENCE`] ago.
@@ -181,9 +187,10 @@ impl<P: Protocol> Server<P> {
                 let (connection, before) = self
                     .dial(protocol)
                     .map_err(|error| fail(Failure { error, sent: false }, true))?;
-                if self.guard.is_some() && before.is_some_and(|before| before != connection.life())
-                {
-                    // Connections to another life grant nothing any more.
+                let is_new_life = before.life.is_some_and(|before| before != connection.life());
+                if before.moved_from.is_some() || (self.guard.is_some() && is_new_life) {
+                    // Connections to another life grant nothing any more, and a server that the
+                    // name has left grants what the new one may grant, too.
                     epoch = self.forget_idle();
                 }
                 (Box::new(connection), Some(before))
@@ -204,7 +211,7 @@ impl<P: Protocol> Server<P> {
         // Logged after the request, because a logger may take long, and a request that renews a
         // lease may not have the time.
         if let Some(before) = dialled {
-            self.note_contact(protocol, before, connection.life());
+            self.note_contact(protocol, &before, &connection);
             self.warn_of_evictions(protocol, &connection);
         }
         // The logger may have forked, too: the connection is the parent's.
@@ -227,17 +234,26 @@ impl<P: Protocol> Server<P> {
                 Err(fail(failure, is_again))
             }
             Err(failure) => {
-                self.forget_idle();
+                self.distrust();
                 Err(fail(failure, true))
             }
         }
     }
 
-    /// Opens a connection. Also returns the life of the server that was seen before.
-    fn dial(&self, protocol: &P) -> Result<(P::Connection, Option<Life<P>>)> {
-        let pinned = self.idle().pinned;
+    /// Opens a connection. After a failure, the next dial resolves the name of the server again.
+    fn dial(&self, protocol: &P) -> Result<(P::Connection, Before<Life<P>>)> {
+        let pinned = self.address.resolver.pinned();
+        self.open(protocol, pinned).inspect_err(|_| self.address.resolver.distrust())
+    }
+
+    /// `pinned`: the address of the server until now.
+    fn open(
+        &self,
+        protocol: &P,
+        pinned: Option<SocketAddr>,
+    ) -> Result<(P::Connection, Before<Life<P>>)> {
         // Connecting changes no lock, so a failure is never worse than "unreachable".
-        let dialled = protocol.dial(&self.address, pinned, &self.clock);
+        let dialled = protocol.dial(&self.address, &self.clock);
         let mut connection = dialled.map_err(|error| Failure { error, sent: false }.of_read())?;
         let agreed = match protocol.config() {
             Some(key) => {
@@ -247,19 +263,29 @@ impl<P: Protocol> Server<P> {
             None => None,
         };
         let (local, address) = connection.ends();
+        if address.is_some_and(|address| !self.address.resolver.pin(pinned, address)) {
+            return Err(unreachable(
+                "Another thread has connected to another address of its host name meanwhile: try \
+                 again.",
+            ));
+        }
+        let moved_from = pinned.filter(|&pinned| address.is_some_and(|now| now != pinned));
         let life = connection.life();
         let mut idle = self.idle();
-        idle.pinned = idle.pinned.or(address);
         (idle.local, idle.time) = (local, Some(connection.time()));
         if let (Some(guard), Some((age, at))) = (self.guard, agreed) {
             idle.observed.connected(guard, connection.epoch(), age, at);
         }
-        let before = idle.life.replace(life);
-        Ok((connection, before))
+        let life = idle.life.replace(life);
+        Ok((connection, Before { life, moved_from }))
     }
 
-    fn note_contact(&self, protocol: &P, before: Option<Life<P>>, now: Life<P>) {
-        if before.is_some_and(|before| before != now) {
+    fn note_contact(&self, protocol: &P, before: &Before<Life<P>>, now: &P::Connection) {
+        if let Some(from) = before.moved_from {
+            let to = now.ends().1.unwrap_or(from);
+            log::warn!("{} has moved from {from} to {to}.", self.title());
+        }
+        if before.life.is_some_and(|before| before != now.life()) {
             let lost = match protocol.guarantees().survives {
                 _ if self.guard.is_some() => "its holders put their locks back",
                 // What survives a clean restart has another life only after a crash.
@@ -267,7 +293,11 @@ impl<P: Protocol> Server<P> {
                 Survives::Persisted => "locks that it had not saved are lost",
                 Survives::Restart | Survives::Crash => "its locks are still held",
             };
-            log::warn!("{} was started anew: {lost}.", self.title());
+            let happened = match before.moved_from {
+                Some(_) => "is another server than before",
+                None => "was started anew",
+            };
+            log::warn!("{} {happened}: {lost}.", self.title());
         } else {
             log::debug!("Connected to {}.", self.title());
         }
@@ -320,7 +350,7 @@ impl<P: Protocol> Server<P> {
         match connection {
             Some(mut connection) => {
                 if connection.was_closed() {
-                    (None, self.forget_idle())
+                    (None, self.distrust())
                 } else {
                     (Some(connection), epoch)
                 }
@@ -349,6 +379,14 @@ impl<P: Protocol> Server<P> {
         if was_down {
             log::info!("{} answers again.", self.title());
         }
+    }
+
+    /// Something has failed: the idle connections are not reused, and the name of the server is
+    /// resolved before the next dial. A server that was demoted still answers at its old address, but
+    /// refuses writes.
+    fn distrust(&self) -> u64 {
+        self.address.resolver.distrust();
+        self.forget_idle()
     }
 
     fn forget_idle(&self) -> u64 {

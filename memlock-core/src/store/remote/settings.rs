@@ -1,8 +1,10 @@
 //! Addresses, timeouts, the size of the pool, and what is said of evictions.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::resolver::Resolver;
 use crate::error::Result;
 use crate::store::url::Url;
 
@@ -71,6 +73,8 @@ pub(in crate::store) struct Address {
     name: String,
     pub(in crate::store) place: Place,
     pub(in crate::store) settings: Settings,
+    /// Shared by the clones, so that a tool goes to the server that its client uses.
+    pub(super) resolver: Arc<Resolver>,
 }
 
 impl Address {
@@ -80,7 +84,7 @@ impl Address {
             Place::Tcp(host, port) => format!("{host}:{port}"),
             Place::Unix(path) => path.display().to_string(),
         };
-        Address { name, place, settings }
+        Address { name, place, settings, resolver: Arc::new(Resolver::new()) }
     }
 
     /// `host:port`, or the path, by which humans and the hash identify the server.

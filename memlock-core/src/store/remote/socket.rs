@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dial::{connect, unreachable};
+use super::settings::Address;
 #[cfg(feature = "tls")]
 use super::settings::Place;
-use super::settings::{Address, Settings};
 use super::stream::Stream;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -66,17 +66,15 @@ pub(in crate::store) struct Patience {
 
 #[allow(dead_code, reason = "not every protocol has lines")]
 impl Socket {
-    /// Connects. `server`: what it is, such as `memcached`. `pinned`: the address of its host name
-    /// that answered before, if there is one.
+    /// Connects. `server`: what it is, such as `memcached`.
     pub(in crate::store) fn connect(
         address: &Address,
         server: &str,
-        pinned: Option<SocketAddr>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Socket> {
-        let Settings { connect_timeout, io_timeout, .. } = address.settings;
+        let io_timeout = address.settings.io_timeout;
         let last_used = clock.now();
-        let stream = connect(&address.place, server, pinned, connect_timeout, clock.as_ref())?;
+        let stream = connect(address, server, clock.as_ref())?;
         stream
             .set_timeouts(io_timeout)
             .map_err(|error| unreachable(format!("The socket cannot be set up: {error}.")))?;
@@ -93,11 +91,10 @@ impl Socket {
     /// Encrypts the connection that was just opened, and authenticates the server.
     #[cfg(feature = "tls")]
     pub(in crate::store) fn encrypt(self, tls: &Tls, address: &Address) -> Result<Socket> {
-        let Settings { connect_timeout, io_timeout, .. } = address.settings;
         let (Stream::Tcp(stream), Place::Tcp(host, _)) = (self.stream, &address.place) else {
             return Err(Error::config("TLS is for servers with a host name and a port."));
         };
-        let deadline = self.last_used + connect_timeout;
+        let deadline = self.last_used + address.settings.connect_timeout;
         let failed = |error: std::io::Error| {
             unreachable(format!(
                 "It accepts no TLS connection that memlock trusts ({error}). Is TLS on there, is {host} a name \
@@ -106,7 +103,7 @@ impl Socket {
         };
         let encrypted = tls.connect(host, stream, deadline, self.clock.as_ref()).map_err(failed)?;
         let stream = Stream::Tls(Box::new(encrypted));
-        stream.set_timeouts(io_timeout).map_err(failed)?;
+        stream.set_timeouts(self.io_timeout).map_err(failed)?;
         Ok(Socket { stream, ..self })
     }
 

@@ -8,7 +8,7 @@ use super::keys::{can_be_asked_for, decoded};
 use crate::clock::{Clock, Moment, SystemClock, brief};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::admin::{Content, Value};
-use crate::store::remote::{Address, Settings, Stream, connect};
+use crate::store::remote::{Address, Stream, connect};
 
 /// The longest line that memcached sends.
 const LONGEST_LINE: usize = 64 * 1024;
@@ -62,9 +62,8 @@ impl Question {
 impl Text {
     pub(in crate::store::memcached) fn connect(address: &Address) -> Result<Text> {
         let name = |error: Error| error.during(format_args!("{}", address.title("memcached")));
-        let Settings { connect_timeout, io_timeout, .. } = address.settings;
-        let stream = connect(&address.place, "memcached", None, connect_timeout, &SystemClock)
-            .map_err(name)?;
+        let io_timeout = address.settings.io_timeout;
+        let stream = connect(address, "memcached", &SystemClock).map_err(name)?;
         stream.set_timeouts(io_timeout).map_err(|error| {
             name(Error::new(
                 ErrorKind::Unreachable,
@@ -328,7 +327,7 @@ pub(in crate::store::memcached) mod tests {
     use std::thread;
 
     use super::*;
-    use crate::store::remote::Place;
+    use crate::store::remote::{Place, Settings};
 
     /// For a busy machine.
     pub(in crate::store::memcached) const PATIENCE: Duration = Duration::from_secs(60);
