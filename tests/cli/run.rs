@@ -193,7 +193,7 @@ fn a_script_without_its_interpreter_is_no_missing_command() {
     for program in [here.as_os_str(), OsStr::new("here")] {
         run(program).ended(126).complains("names, /no/such/interpreter, was not found");
     }
-    run(of_windows.as_os_str()).ended(126).complains("names, /bin/sh\\r, was not found");
+    run(of_windows.as_os_str()).ended(126).complains("names, \"/bin/sh\\r\", was not found");
     run(OsStr::new("there")).ended(127).complains("The command there was not found.");
     run(folder.0.join("there").as_os_str()).ended(127);
 }
