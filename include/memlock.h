@@ -37,7 +37,9 @@
  * and is otherwise unchanged; except that an out parameter for a handle is set to NULL then.
  *
  * Threads and processes. All functions are thread-safe unless documented otherwise, and may be
- * called in a child made by fork(). The child holds none of its parent's locks and permits.
+ * called in a child made by fork(). The child holds none of its parent's locks and permits. A daemon
+ * that closes all descriptors does so before its first call, or closes its clients first: see
+ * docs/threads-and-forks.md.
  *
  * pthread_cancel() of a thread in a call of memlock does not act before the call has returned: no
  * call is a cancellation point. A wait therefore continues to its end. memlock_wait_cancel() and

@@ -343,7 +343,8 @@ struct releaser {
 /// A client of one memcached server, a group of servers, or a file. Any number of threads may use
 /// it at once, and so may forked children. A copy is the same client, and so is the target of a
 /// move. The client stays open as long as a copy exists, or a mutex, semaphore or counter that was
-/// made from it.
+/// made from it. A daemon that closes all descriptors does so before its first call, or destroys its
+/// clients first: see docs/threads-and-forks.md.
 class client {
 public:
     /// `url` names memcached servers ("memcached://host"), a file ("sqlite:///path") or locks

@@ -26,7 +26,7 @@ pub fn run(data: &[u8]) {
         return;
     }
     let (mut peer, client) = plain_connection(packets.iter().map(|packet| packet.to_vec()));
-    let mut tool = Tool::over(TcpStream::from(client));
+    let mut tool = Tool::over(TcpStream::from(client)).expect("an open socket");
     match question % 5 {
         0 => {
             if let Some(stats) = succeeded(tool.stats("stats")) {
@@ -89,7 +89,8 @@ fn can_be_shown(said: &str) {
 /// A key that a server has named is asked for as it is, one request for each.
 fn ask_for(keys: &[String]) {
     let (mut peer, client) = plain_connection(std::iter::empty());
-    let _ = Tool::over(TcpStream::from(client)).admin().values(keys);
+    let mut tool = Tool::over(TcpStream::from(client)).expect("an open socket");
+    let _ = tool.admin().values(keys);
     check_asked(keys, &mut peer, true);
 }
 

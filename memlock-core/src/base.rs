@@ -2,6 +2,7 @@
 
 pub mod active_calls;
 pub mod clock;
+pub(crate) mod descriptor;
 pub mod error;
 pub(crate) mod extensions;
 pub mod fork;

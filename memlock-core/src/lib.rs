@@ -32,6 +32,7 @@
 //! | [`notify`] | wake-up messages between processes |
 //! | [`store`] | the operations, with memcached, SQLite and memory behind them |
 //! | [`fork`], [`active_calls`] | detection of forks; calls in progress |
+//! | `descriptor` | descriptors that the program may have closed |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`], [`logs`] | small values, without I/O |
 
 // What is fuzzed calls this crate by its name.
@@ -67,7 +68,7 @@ pub use base::thread;
 #[cfg(not(memlock_sim))]
 pub(crate) use base::thread;
 pub use base::{active_calls, clock, error, fork, lease, name, owner, wait_id};
-pub(crate) use base::{extensions, hash, sync};
+pub(crate) use base::{descriptor, extensions, hash, sync};
 pub use primitives::set_up::SetUp;
 pub use primitives::{counter, distinct_list, mutex, semaphore};
 

@@ -7,6 +7,7 @@ use std::thread;
 
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::client::connect;
+use memlock_tests::daemon;
 use memlock_tests::launch::until;
 use memlock_tests::process::Server;
 use memlock_tests::sigpipe;
@@ -40,6 +41,8 @@ fn a_unix_socket_is_as_good_as_a_port() {
         drop(lock);
         assert!(waiter.join().unwrap().unwrap().is_some());
     });
+    daemon::keeps_its_files_at_once(&url);
+    daemon::keeps_its_files_after_a_pause(&url);
     // The server closes connections, and the next request cannot be written.
     let mut lock = local.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     let () = server.reply(&["CLIENT", "KILL", "TYPE", "normal"]);

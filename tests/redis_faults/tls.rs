@@ -11,6 +11,7 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::{Client, ErrorKind};
+use memlock_tests::daemon;
 use memlock_tests::launch::{ReservedPort, until};
 use memlock_tests::process::Server;
 use memlock_tests::sigpipe;
@@ -129,6 +130,13 @@ fn connections_that_are_reset_end_no_program() {
         let (_, port) = address.split_once(':').unwrap();
         server.url("localhost", PATIENT).replace(&number, port)
     });
+}
+
+#[test]
+fn what_a_daemon_opens_later_is_left_alone() {
+    let server = Encrypted::start("server", &[]);
+    daemon::keeps_its_files_at_once(&server.url("localhost", ""));
+    daemon::keeps_its_files_after_a_pause(&server.url("localhost", ""));
 }
 
 #[test]

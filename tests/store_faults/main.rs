@@ -1,5 +1,5 @@
 //! What every store on a server suffers: the server is killed, frozen or cut off, replies are lost,
-//! processes fork. Each behaviour here runs on each store; what a store does not promise
+//! processes fork or close what they did not open. Each behaviour here runs on each store; what a store does not promise
 //! (`Guarantees`) is data, and a behaviour then asserts the opposite.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
@@ -8,6 +8,7 @@
 #[allow(dead_code, reason = "the conformance suite uses the rest")]
 mod stores;
 
+mod daemons;
 mod forks;
 mod losses;
 mod moves;
@@ -117,6 +118,7 @@ macro_rules! on_each_server {
             behaviour! { shared: losses: a_late_reply_is_never_taken_for_another }
             behaviour! { shared: races: fences_rise_in_the_order_of_holding }
             behaviour! { shared: races: of_many_attempts_one_is_granted }
+            behaviour! { shared: daemons: what_a_daemon_opens_later_is_left_alone }
             behaviour! { shared: forks: a_child_neither_uses_nor_ends_the_connections_of_its_parent }
         })*
     };

@@ -18,6 +18,7 @@
 //! - [`certificate`]: for servers with TLS.
 //! - [`chance`]: random numbers from a seed.
 //! - [`cable`]: a second host, as far as the network can tell.
+//! - [`daemon`]: a program that closes all descriptors, and opens files of its own.
 //! - [`disk`]: a small disk that can be filled.
 //! - [`mysql`], [`postgresql`]: real MariaDB and PostgreSQL servers; [`stranger`]: another program at them;
 //!   [`client`]: clients of them.
@@ -42,6 +43,7 @@ pub mod chance;
 pub mod check;
 pub mod client;
 pub mod cost;
+pub mod daemon;
 pub mod disk;
 #[path = "../doors/mod.rs"]
 pub mod doors;

@@ -7,8 +7,11 @@
 //! Every waiting thread has its own listener, from a pool in the client, so that no thread has to
 //! forward what another socket received. Measured on a two-core machine, a thread runs 26 µs after
 //! a message to its own socket, and 40 µs after a message that another thread dispatches; when all
-//! threads have slept for 10 ms, 42 and 76 µs. Beside the socket, a listener has an `eventfd`, by
-//! which threads of the same process wake the waiter.
+//! threads have slept for 10 ms, 42 and 76 µs. Beside the socket, a listener has a pipe, by which
+//! threads of the same process wake the waiter.
+//!
+//! The program may have closed these descriptors, and opened files of its own with their numbers.
+//! They are compared before each use, and abandoned: the next waiter opens others.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -20,12 +23,13 @@ use std::time::Duration;
 use super::message::LENGTH;
 use super::{Listener, Notifier, NotifySetting, Reach, ReachRecord, WakeAddress, WakeMessage};
 use crate::clock::{Clock, SystemClock};
+use crate::descriptor::Descriptor;
 use crate::fork::ForkLocal;
 use crate::wait_id::WaitId;
 
 /// How many datagrams are read in a row before the waiter does anything else.
 const AT_ONCE: usize = 32;
-/// The longest sleep where no `eventfd` can be opened.
+/// The longest sleep of a waiter that has no pipe.
 const BLIND: Duration = Duration::from_millis(20);
 
 /// The listeners of one client.
@@ -43,7 +47,7 @@ struct ListenerPool {
     unreachable_since_open: AtomicBool,
     first: OnceLock<Box<Link>>,
     /// The sockets from which messages are sent: for IPv4 and for IPv6.
-    senders: [OnceLock<Mutex<UdpSocket>>; 2],
+    senders: [OnceLock<Mutex<Descriptor<UdpSocket>>>; 2],
 }
 
 struct Link {
@@ -57,12 +61,19 @@ struct Slot {
     taken: AtomicBool,
     /// `None` if no descriptor was left; it is then opened the next time. The same holds for
     /// `socket`.
-    interrupt: OnceLock<OwnedFd>,
+    interrupt: OnceLock<Pipe>,
     socket: OnceLock<Socket>,
 }
 
+/// Wakes the waiter, who drains it. An `eventfd` could not be told from one of the program: see
+/// [`Inode`](crate::descriptor::Inode).
+struct Pipe {
+    reader: Descriptor<OwnedFd>,
+    writer: Descriptor<OwnedFd>,
+}
+
 struct Socket {
-    udp: UdpSocket,
+    udp: Descriptor<UdpSocket>,
     /// The address in the queue entry.
     address: WakeAddress,
     near: Option<IpAddr>,
@@ -84,7 +95,8 @@ impl Notifier for UdpNotifier {
             let link = next
                 .get_or_init(|| Box::new(Link { slot: Slot::default(), next: OnceLock::new() }));
             let fits = link.slot.socket.get().is_none_or(|socket| socket.near == near);
-            if fits && !link.slot.taken.swap(true, Ordering::SeqCst) {
+            // One that the program has closed remains taken.
+            if fits && !link.slot.taken.swap(true, Ordering::SeqCst) && link.slot.is_ours() {
                 link.slot.prepare();
                 break &raw const link.slot;
             }
@@ -100,7 +112,10 @@ impl Notifier for UdpNotifier {
         let sender = &pool.senders[usize::from(address.is_ipv6())];
         let sent = get_or_open(sender, || open(any_like(address.ip()), 0).map(Mutex::new))
             .and_then(|udp| {
-                let udp = udp.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut udp = udp.lock().unwrap_or_else(PoisonError::into_inner);
+                if !udp.is_ours() {
+                    *udp = open(any_like(address.ip()), 0)?;
+                }
                 // Only a connected socket receives the ICMP error. By now it may have received the
                 // error of an earlier message.
                 udp.connect(address)?;
@@ -216,12 +231,13 @@ impl Listener for UdpListener {
     fn sleep(&self, duration: Duration) {
         let slot = self.slot();
         let socket = slot.socket.get();
-        let Some(interrupt) = slot.interrupt.get() else {
-            return SystemClock.sleep(duration.min(BLIND));
+        let interrupt = match slot.interrupt.get() {
+            Some(interrupt) if slot.is_ours() => interrupt,
+            _ => return SystemClock.sleep(duration.min(BLIND)),
         };
         let watch = |fd: RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut watched = [
-            watch(interrupt.as_raw_fd()),
+            watch(interrupt.reader.as_raw_fd()),
             watch(socket.map_or(-1, |socket| socket.udp.as_raw_fd())),
         ];
         let limit = libc::timespec {
@@ -231,19 +247,13 @@ impl Listener for UdpListener {
         // SAFETY: two valid pollfds and a valid timespec are given, and the signal mask is not
         // changed. A negative descriptor is ignored.
         let ready = unsafe { libc::ppoll(watched.as_mut_ptr(), 2, &limit, std::ptr::null()) };
-        if watched.iter().any(|watched| watched.revents & libc::POLLNVAL != 0) {
-            // The program has closed these descriptors, so they cannot be used to sleep.
-            return SystemClock.sleep(duration.min(BLIND));
-        }
         if watched[0].revents != 0 && ready > 0 {
-            let mut count = 0_u64;
-            // SAFETY: eight writable bytes are given for eight bytes.
-            unsafe { libc::read(interrupt.as_raw_fd(), (&raw mut count).cast(), size_of::<u64>()) };
+            interrupt.drain();
         }
     }
 
     fn heard(&self, live: &[WaitId]) -> Option<WakeMessage> {
-        let socket = self.slot().socket.get()?;
+        let socket = self.slot().socket.get().filter(|socket| socket.udp.is_ours())?;
         // One byte more than a message has, to recognize longer datagrams.
         let mut datagram = [0; LENGTH + 1];
         for _ in 0..AT_ONCE {
@@ -273,32 +283,61 @@ impl Drop for UdpListener {
 
 impl Slot {
     fn prepare(&self) {
-        let made = get_or_open(&self.interrupt, || {
-            // SAFETY: eventfd returns a descriptor that nothing else owns, or -1.
-            unsafe {
-                let fd = libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK);
-                if fd >= 0 {
-                    Ok(OwnedFd::from_raw_fd(fd))
-                } else {
-                    Err(std::io::Error::last_os_error())
-                }
-            }
-        });
-        if let Err(error) = made {
+        if let Err(error) = get_or_open(&self.interrupt, Pipe::open) {
             log::warn!("A waiter looks up every {BLIND:?}, since it cannot be woken: {error}.");
         }
     }
 
+    /// Whether the program has closed none of its descriptors.
+    fn is_ours(&self) -> bool {
+        self.interrupt.get().is_none_or(Pipe::is_ours)
+            && self.socket.get().is_none_or(|socket| socket.udp.is_ours())
+    }
+
     fn interrupt(&self) {
-        let Some(fd) = self.interrupt.get() else { return };
-        let one = 1_u64;
-        // SAFETY: eight readable bytes are given for eight bytes; errno is restored, as a signal
-        // handler must.
+        let Some(pipe) = self.interrupt.get() else { return };
+        // SAFETY: errno is restored, as a signal handler must.
         unsafe {
             let errno = libc::__errno_location();
             let before = *errno;
-            libc::write(fd.as_raw_fd(), (&raw const one).cast(), size_of::<u64>());
+            pipe.fill();
             *errno = before;
+        }
+    }
+}
+
+impl Pipe {
+    fn open() -> std::io::Result<Pipe> {
+        let mut ends = [-1; 2];
+        // SAFETY: two descriptors are written, which nothing else owns.
+        let [reader, writer] = unsafe {
+            if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            ends.map(|end| OwnedFd::from_raw_fd(end))
+        };
+        Ok(Pipe { reader: Descriptor::new(reader)?, writer: Descriptor::new(writer)? })
+    }
+
+    fn is_ours(&self) -> bool {
+        self.reader.is_ours() && self.writer.is_ours()
+    }
+
+    /// Fails where the waiter is about to be woken anyway: if the pipe is full.
+    fn fill(&self) {
+        if self.writer.is_ours() {
+            // SAFETY: one byte is given.
+            unsafe { libc::write(self.writer.as_raw_fd(), b"!".as_ptr().cast(), 1) };
+        }
+    }
+
+    fn drain(&self) {
+        let mut bytes = [0_u8; 64];
+        if self.reader.is_ours() {
+            // SAFETY: the buffer is as long as is said.
+            unsafe {
+                libc::read(self.reader.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len());
+            }
         }
     }
 }
@@ -322,7 +361,10 @@ fn any_like(address: IpAddr) -> IpAddr {
     if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-fn open_one_of(address: IpAddr, (first, last): (u16, u16)) -> std::io::Result<UdpSocket> {
+fn open_one_of(
+    address: IpAddr,
+    (first, last): (u16, u16),
+) -> std::io::Result<Descriptor<UdpSocket>> {
     let mut opened = open(address, first);
     for port in first.saturating_add(1)..=last {
         opened = opened.or_else(|_| open(address, port));
@@ -330,10 +372,10 @@ fn open_one_of(address: IpAddr, (first, last): (u16, u16)) -> std::io::Result<Ud
     opened
 }
 
-fn open(address: IpAddr, port: u16) -> std::io::Result<UdpSocket> {
+fn open(address: IpAddr, port: u16) -> std::io::Result<Descriptor<UdpSocket>> {
     let udp = UdpSocket::bind((address, port))?;
     udp.set_nonblocking(true)?;
-    Ok(udp)
+    Descriptor::new(udp)
 }
 
 #[cfg(test)]

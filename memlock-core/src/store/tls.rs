@@ -18,6 +18,7 @@ use rustls::{
 use super::send::send;
 use super::url::Url;
 use crate::clock::{Clock, Moment};
+use crate::descriptor::Descriptor;
 use crate::environment::shown_path;
 use crate::error::{Error, Result};
 
@@ -121,7 +122,7 @@ impl Tls {
     pub(in crate::store) fn connect(
         &self,
         host: &str,
-        socket: TcpStream,
+        socket: Descriptor<TcpStream>,
         deadline: Moment,
         clock: &dyn Clock,
     ) -> std::io::Result<Encrypted> {
@@ -273,17 +274,17 @@ fn unusable(parameter: &str, path: &str, error: &PemError) -> Error {
 }
 
 /// The socket below TLS.
-struct Plain(TcpStream);
+struct Plain(Descriptor<TcpStream>);
 
 impl Read for Plain {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
-        self.0.read(buffer)
+        (&*self.0).read(buffer)
     }
 }
 
 impl Write for Plain {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        send(&self.0, bytes)
+        send(&*self.0, bytes)
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -295,7 +296,7 @@ impl Write for Plain {
 pub(in crate::store) struct Encrypted(StreamOwned<ClientConnection, Plain>);
 
 impl Encrypted {
-    pub(in crate::store) fn socket(&self) -> &TcpStream {
+    pub(in crate::store) fn socket(&self) -> &Descriptor<TcpStream> {
         &self.0.sock.0
     }
 
@@ -304,7 +305,7 @@ impl Encrypted {
     /// connection was closed, or has data.
     pub(in crate::store) fn is_open_and_quiet(
         &mut self,
-        has_more: impl Fn(&TcpStream) -> Option<bool>,
+        has_more: impl Fn(&Descriptor<TcpStream>) -> Option<bool>,
     ) -> bool {
         let StreamOwned { conn, sock } = &mut self.0;
         loop {

@@ -23,7 +23,8 @@ more. Daemon threads usually end in silence; if one still runs, its call raises 
 the main thread holds is released. Sub-interpreters cannot import this module.
 
 Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It opens
-its own connections, and it neither holds nor releases what its parent holds.
+its own connections, and it neither holds nor releases what its parent holds. A daemon that closes
+all descriptors does so before it uses memlock, or closes its clients first.
 
 Transactions: a lock must be held until the transaction of the work has been committed. Use
 memlock.transaction() for a connection of the DB-API, memlock.django or memlock.sqlalchemy; and

@@ -10,7 +10,7 @@ use memlock_tests::launch::{give, until};
 use memlock_tests::mysql::{MariaDb, USER};
 use memlock_tests::names::{Name, relays};
 use memlock_tests::process::Server;
-use memlock_tests::{sigpipe, url};
+use memlock_tests::{daemon, sigpipe, url};
 
 use crate::{Alone, LEASE, Place, connect, refused, shared, try_lock};
 
@@ -181,6 +181,8 @@ fn connections_are_encrypted_and_the_server_is_verified() {
         let (_, other) = other.split_once(':').unwrap();
         url::with(&by_name.replace(&port, other), &verified)
     });
+    daemon::keeps_its_files_at_once(&url::with(&by_name, &verified));
+    daemon::keeps_its_files_after_a_pause(&url::with(&by_name, &verified));
     for (url, kind, says) in [
         (by_address.clone(), ErrorKind::Config, "password"),
         (url::with(&by_name, "tls=verify"), ErrorKind::Unreachable, "TLS"),

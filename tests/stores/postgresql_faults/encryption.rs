@@ -5,7 +5,7 @@ use std::fs;
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::certificate::certify;
 use memlock_tests::process::Server;
-use memlock_tests::{sigpipe, url};
+use memlock_tests::{daemon, sigpipe, url};
 
 use crate::{LEASE, Place, alone, connect};
 
@@ -57,6 +57,8 @@ fn connections_are_encrypted_as_the_url_says() {
     sigpipe::is_not_raised_by_resets(&address, |other| {
         url::with(&by_address.replace(&address, other), "sslmode=require")
     });
+    daemon::keeps_its_files_at_once(&url::with(&by_address, "sslmode=require"));
+    daemon::keeps_its_files_after_a_pause(&url::with(&by_address, "sslmode=require"));
     // Another name than that of the certificate, and an authority that is not known.
     let other_name = format!("sslmode=verify-full&{root}");
     refused(&by_address, &other_name, ErrorKind::Unreachable, "TLS");

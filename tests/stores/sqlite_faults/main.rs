@@ -17,6 +17,7 @@ use std::time::Duration;
 use memlock_core::{Client, Insertion, Lock, Release};
 use memlock_tests::assert_safe;
 use memlock_tests::chance::random;
+use memlock_tests::daemon;
 use memlock_tests::disk::Disk;
 use memlock_tests::fork::in_a_child;
 use memlock_tests::launch::{end, poll_until};
@@ -258,6 +259,18 @@ fn children_of_a_program_whose_threads_lock_can_lock_themselves() {
         assert!(hold(&client, NAMES + 1));
     }
     other.kill();
+}
+
+/// The descriptors of the database are closed, and their numbers are those of other files.
+#[test]
+fn what_a_daemon_opens_later_is_left_alone() {
+    let file = File::new();
+    daemon::keeps_its_pipes_at_once(&file.url());
+    daemon::keeps_its_files_after_a_pause(&file.url());
+    // The file has outlived that, and SQLite's locks on it are those of this process.
+    let client = Client::connect(&file.url()).unwrap();
+    let _held = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
 }
 
 fn run(program: &str, args: &[&str]) {

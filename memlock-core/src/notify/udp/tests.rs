@@ -78,3 +78,82 @@ fn listeners_are_taken_interrupted_and_given_back_by_threads_at_the_same_time() 
     drop(notifier);
     last.interrupt();
 }
+
+/// Closes a descriptor, and gives its number to a file of the program.
+fn replace(number: RawFd, file: &impl AsRawFd) -> OwnedFd {
+    // SAFETY: the number is that file's from now on, which nothing else closes.
+    unsafe {
+        assert_eq!(libc::dup2(file.as_raw_fd(), number), number);
+        OwnedFd::from_raw_fd(number)
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no UDP")]
+fn what_the_program_opens_in_the_place_of_a_listener_is_left_alone() {
+    use std::io::{Read, Write};
+
+    let notifier = UdpNotifier::new(NotifySetting::Near);
+    let near = Some(Ipv4Addr::LOCALHOST.into());
+    let listener = notifier.take(near);
+    let address = listener.address(WaitId(1)).unwrap();
+    notifier.send(address, WaitId(2), WakeMessage::default());
+
+    let (mut program, its_pipe) = std::os::unix::net::UnixStream::pair().unwrap();
+    let its_socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    its_socket.set_nonblocking(true).unwrap();
+    let its_address = its_socket.local_addr().unwrap();
+    its_socket.send_to(&WakeMessage::default().datagram(WaitId(2)), its_address).unwrap();
+    program.write_all(b"it").unwrap();
+
+    let pool = Arc::clone(notifier.pool.get());
+    let slot = &pool.first.get().unwrap().slot;
+    let pipe = slot.interrupt.get().unwrap();
+    let sender = pool.senders[0].get().unwrap().lock().unwrap().as_raw_fd();
+    let its_own = [
+        replace(pipe.reader.as_raw_fd(), &its_pipe),
+        replace(pipe.writer.as_raw_fd(), &its_pipe),
+        replace(slot.socket.get().unwrap().udp.as_raw_fd(), &its_socket),
+        replace(sender, &its_socket),
+    ];
+    notifier.interrupt_all();
+    let began = Instant::now();
+    listener.sleep(Duration::from_secs(60));
+    assert!(began.elapsed() < Duration::from_secs(30), "it looks up now and then");
+    assert_eq!(listener.heard(&[WaitId(2)]), None);
+    drop(listener);
+
+    // The next waiter has descriptors of its own.
+    let listener = notifier.take(near);
+    let address = listener.address(WaitId(1)).unwrap();
+    assert!(notifier.send(address, WaitId(3), WakeMessage::default()));
+    let heard = loop {
+        listener.sleep(Duration::from_secs(20));
+        if let Some(heard) = listener.heard(&[WaitId(3)]) {
+            break heard;
+        }
+    };
+    assert_eq!(heard, WakeMessage::default());
+    drop((listener, pool, notifier));
+
+    // Their numbers are open, and nothing was read, written or connected.
+    drop(its_own);
+    its_socket.peer_addr().unwrap_err();
+    let mut datagram = [0; 1500];
+    let (length, from) = its_socket.recv_from(&mut datagram).unwrap();
+    assert_eq!(
+        (&datagram[..length], from),
+        (&WakeMessage::default().datagram(WaitId(2))[..], its_address)
+    );
+    assert_eq!(
+        its_socket.recv_from(&mut datagram).unwrap_err().kind(),
+        std::io::ErrorKind::WouldBlock
+    );
+    let (mut its_pipe, mut left) = (its_pipe, Vec::new());
+    its_pipe.shutdown(std::net::Shutdown::Write).unwrap();
+    program.read_to_end(&mut left).unwrap();
+    assert_eq!(left, b"", "nothing was written");
+    drop(program);
+    its_pipe.read_to_end(&mut left).unwrap();
+    assert_eq!(left, b"it", "nothing was read");
+}

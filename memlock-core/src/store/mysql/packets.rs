@@ -178,6 +178,9 @@ impl Wire {
 
     /// Says goodbye, so that the server's log does not complain.
     pub(super) fn quit(&mut self) {
+        if !self.socket.is_ours() {
+            return;
+        }
         self.sequence = 0;
         // The server may be gone already.
         let _ = self.send(&[COM_QUIT]);

@@ -314,10 +314,11 @@ impl Connection {
 }
 
 /// Says goodbye to a server that waits for a request: it, or a pooler, might log that a client
-/// vanished. A child says nothing: the session is its parent's.
+/// vanished. A child says nothing: the session is its parent's. Nor does a program that has closed
+/// the socket, which may have another one with its number.
 impl Drop for Connection {
     fn drop(&mut self) {
-        if !self.is_ready || self.process != fork::generation() {
+        if !self.is_ready || self.process != fork::generation() || !self.wire.socket.is_ours() {
             return;
         }
         self.wire.out.clear();

@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::settings::{Address, Place};
 use super::stream::Stream;
 use crate::clock::Clock;
+use crate::descriptor::Descriptor;
 use crate::error::{Error, ErrorKind, Result};
 
 /// Connects to a server. `server`: what it is, such as `memcached`.
@@ -20,15 +21,20 @@ pub(in crate::store) fn connect(
 ) -> Result<Stream> {
     #[cfg(any(fuzzing, test))]
     if let Some(dialled) = fuzzed::next() {
-        return dialled.map(Stream::Tcp).map_err(|error| failed(server, &error));
+        let stream = dialled.and_then(Descriptor::new).map(Stream::Tcp);
+        return stream.map_err(|error| failed(server, &error));
     }
-    let timeout = address.settings.connect_timeout;
-    match &address.place {
-        Place::Tcp(host, port) => tcp(address, (host, *port), server, clock).map(Stream::Tcp),
-        Place::Unix(path) => {
-            unix(path, timeout, clock).map(Stream::Unix).map_err(|error| failed(server, &error))
+    let stream = match &address.place {
+        Place::Tcp(host, port) => {
+            let stream = tcp(address, (host, *port), server, clock)?;
+            Descriptor::new(stream).map(Stream::Tcp)
         }
-    }
+        Place::Unix(path) => {
+            let timeout = address.settings.connect_timeout;
+            unix(path, timeout, clock).and_then(Descriptor::new).map(Stream::Unix)
+        }
+    };
+    stream.map_err(|error| failed(server, &error))
 }
 
 fn tcp(

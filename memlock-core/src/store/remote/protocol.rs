@@ -101,8 +101,8 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
         self.socket().last_used()
     }
 
-    /// Takes the connection into use again. True if the server has closed it meanwhile, or sent
-    /// unrequested bytes.
+    /// Takes the connection into use again. True if the server or the program has closed it
+    /// meanwhile, or if the server sent unrequested bytes.
     fn was_closed(&mut self) -> bool {
         self.socket_mut().was_closed()
     }

@@ -122,8 +122,14 @@ impl Socket {
         self.last_used
     }
 
-    /// Takes the connection into use again. True if the server has closed it meanwhile, or sent
-    /// unrequested bytes. Checked only after a pause, since the check costs a system call.
+    /// Whether the program has left the descriptor open, and has no other file with its number.
+    pub(in crate::store) fn is_ours(&self) -> bool {
+        self.stream.is_ours()
+    }
+
+    /// Takes the connection into use again. True if it was closed meanwhile, by the server or by the
+    /// program, or if the server sent unrequested bytes. Checked only after a pause, since the check
+    /// costs two system calls.
     pub(in crate::store) fn was_closed(&mut self) -> bool {
         let now = self.clock.now();
         let idle = now.since(self.last_used);
@@ -221,6 +227,10 @@ impl Socket {
 
     /// Writes and reads, whichever the socket is ready for.
     fn write_large(&mut self) -> Result<()> {
+        // Also a pipe or a file of the program would be made non-blocking.
+        if !self.is_ours() {
+            return Err(unwritten(0, &std::io::Error::from_raw_os_error(libc::EBADF)));
+        }
         self.stream.set_nonblocking(true).map_err(|error| unwritten(0, &error))?;
         let mut deadline = self.clock.now() + self.io_timeout;
         let mut written = 0;

@@ -7,22 +7,23 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use crate::descriptor::Descriptor;
 use crate::store::send::send;
 #[cfg(feature = "tls")]
 use crate::store::tls::Encrypted;
 
 /// A connected socket.
 pub(in crate::store) enum Stream {
-    Tcp(TcpStream),
+    Tcp(Descriptor<TcpStream>),
     #[cfg(feature = "tls")]
     Tls(Box<Encrypted>),
-    Unix(UnixStream),
+    Unix(Descriptor<UnixStream>),
 }
 
 /// A socket of either kind.
 enum Socket<'a> {
-    Tcp(&'a TcpStream),
-    Unix(&'a UnixStream),
+    Tcp(&'a Descriptor<TcpStream>),
+    Unix(&'a Descriptor<UnixStream>),
 }
 
 impl Stream {
@@ -66,8 +67,20 @@ impl Stream {
         }
     }
 
-    /// Whether the server has neither closed the connection nor sent anything.
+    /// Whether the program has left the socket open, and has no other file with its number.
+    pub(super) fn is_ours(&self) -> bool {
+        match self.socket() {
+            Socket::Tcp(stream) => stream.is_ours(),
+            Socket::Unix(stream) => stream.is_ours(),
+        }
+    }
+
+    /// Whether neither the program nor the server has closed the connection, and the server has sent
+    /// nothing.
     pub(super) fn is_open_and_quiet(&mut self) -> bool {
+        if !self.is_ours() {
+            return false;
+        }
         match self {
             #[cfg(feature = "tls")]
             Stream::Tls(stream) => stream.is_open_and_quiet(|socket| has_more(socket.as_raw_fd())),
@@ -112,10 +125,10 @@ fn has_more(fd: RawFd) -> Option<bool> {
 impl Read for Stream {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => stream.read(buffer),
+            Stream::Tcp(stream) => (&**stream).read(buffer),
             #[cfg(feature = "tls")]
             Stream::Tls(stream) => stream.read(buffer),
-            Stream::Unix(stream) => stream.read(buffer),
+            Stream::Unix(stream) => (&**stream).read(buffer),
         }
     }
 }
@@ -123,10 +136,10 @@ impl Read for Stream {
 impl Write for Stream {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         match self {
-            Stream::Tcp(stream) => send(stream, bytes),
+            Stream::Tcp(stream) => send(&**stream, bytes),
             #[cfg(feature = "tls")]
             Stream::Tls(stream) => stream.write(bytes),
-            Stream::Unix(stream) => send(stream, bytes),
+            Stream::Unix(stream) => send(&**stream, bytes),
         }
     }
 

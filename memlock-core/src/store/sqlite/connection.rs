@@ -1,5 +1,6 @@
 //! One connection: opening a file, batches to transactions, and the write-ahead log.
 
+use std::mem::ManuallyDrop;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use rusqlite::config::DbConfig;
 use rusqlite::limits::Limit;
 use rusqlite::{OpenFlags, Row};
 
+use super::abandoned::{Descriptors, OpenFiles, abandon};
 use super::errors::{Problem, Stop, why, why_not_opened};
 use super::file::{self, FileId, Files, Found, Location};
 use super::schema::{self, File};
@@ -43,7 +45,8 @@ const MAKES_ROOM: usize = 2;
 /// A connection to an open file.
 #[derive(Debug)]
 pub(super) struct Connection {
-    pub(super) sql: rusqlite::Connection,
+    pub(super) sql: ManuallyDrop<rusqlite::Connection>,
+    descriptors: Descriptors,
     files: Files,
     /// The files that are open. A process that finds other files in their places does not see what
     /// is written here.
@@ -80,7 +83,7 @@ pub(super) fn run(
         if now.saturating_sub(open.seen) > LOOK_EVERY {
             open.seen = now;
             let found = open.files.find();
-            if found.ids != open.found.ids {
+            if !open.descriptors.are_ours() || found.ids != open.found.ids {
                 *connection = None;
             } else if found.log_size > open.longest_log && now >= open.truncate_after {
                 open.truncate_pause = match open.truncate_log() {
@@ -109,7 +112,12 @@ pub(super) fn run(
     }
     if let Err(Stop::Full(_) | Stop::Failed(_)) = ran {
         // The state of the connection may be part of the problem.
+        let was_closed = !open.descriptors.are_ours();
         *connection = None;
+        if was_closed && !matches!(ran, Err(Stop::Failed(Failure { sent: true, .. }))) {
+            // The next attempt opens another one.
+            return Err(Stop::Busy);
+        }
     }
     ran
 }
@@ -125,10 +133,15 @@ fn remove_log(database: &Path, flags: OpenFlags) -> rusqlite::Result<()> {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        // SAFETY: it is taken only here, and not used afterwards.
+        let sql = unsafe { ManuallyDrop::take(&mut self.sql) };
+        if !self.descriptors.are_ours() {
+            return abandon(sql, self.found.ids[0]);
+        }
         if self.found.ids != self.files.find().ids {
             // Closing must not copy the log of this connection over later writes of other
             // processes.
-            let _ = self.sql.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+            let _ = sql.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
         }
     }
 }
@@ -145,6 +158,7 @@ impl Connection {
             Err(_) if place.leads_nowhere() => return Err(unopened(Problem::Replaced)),
             Err(error) => return Err(unopened(error.into())),
         }
+        let others = OpenFiles::now();
         let files = Files::of(&place.path).map_err(|error| unopened(error.into()))?;
         let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let set_up = || {
@@ -161,12 +175,15 @@ impl Connection {
         };
         // That was a transaction, so that all three files are open.
         let (found, seen) = (files.find(), clock.now());
+        let open = OpenFiles::now();
+        let are_open = open.contain(&found.ids);
         let longest_log = log_pages * PAGE * LONGEST_LOG;
         // The first batch sweeps: most processes of the command store few items.
         let (last, stored, is_sweep_due) = (0, 0, true);
         let is_renewal_due = false;
         let open = Connection {
-            sql,
+            sql: ManuallyDrop::new(sql),
+            descriptors: open.opened_since(&others, &found.ids),
             files,
             found,
             seen,
@@ -179,7 +196,7 @@ impl Connection {
             stored,
             is_sweep_due,
         };
-        if open.found.ids[0] != Some(id) || !file::are_open_here(&open.found.ids) {
+        if open.found.ids[0] != Some(id) || !are_open {
             return Err(unopened(Problem::Replaced));
         }
         Ok(open)

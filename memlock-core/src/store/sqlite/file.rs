@@ -3,11 +3,13 @@
 use std::ffi::CString;
 use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind as IoKind;
+use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::errors::{directory_of, not_opened, unreachable};
+use crate::descriptor::Inode;
 use crate::error::{Error, Result};
 
 /// The location of the locks.
@@ -23,21 +25,29 @@ pub(super) struct Location {
 
 /// Identifies a file for as long as it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct FileId {
-    device: u64,
-    inode: u64,
-}
+pub(super) struct FileId(Inode);
 
 impl FileId {
     /// The id of the file at this path, if there is one.
     pub(super) fn of(path: &Path) -> Option<FileId> {
         std::fs::metadata(path).ok().as_ref().map(FileId::from)
     }
+
+    /// The id of the file that the descriptor refers to, if it is open.
+    pub(super) fn of_descriptor(descriptor: RawFd) -> Option<FileId> {
+        Inode::of(descriptor).ok().map(FileId)
+    }
+}
+
+impl From<&libc::stat> for FileId {
+    fn from(found: &libc::stat) -> FileId {
+        FileId(Inode::from(found))
+    }
 }
 
 impl From<&Metadata> for FileId {
     fn from(found: &Metadata) -> FileId {
-        FileId { device: found.dev(), inode: found.ino() }
+        FileId(Inode { device: found.dev(), number: found.ino() })
     }
 }
 
@@ -81,16 +91,6 @@ impl Files {
             log_size: log.map_or(0, |log| log.len()),
         }
     }
-}
-
-/// Whether this process has all of these files open. SQLite opened them by their paths, where there
-/// may be others by now, so that it may have others open. True where `/proc` does not tell. Of a
-/// process whose first thread has ended, `/proc/self` shows no file.
-pub(super) fn are_open_here(files: &[Option<FileId>]) -> bool {
-    let Ok(descriptors) = std::fs::read_dir("/proc/thread-self/fd") else { return true };
-    let open: Vec<FileId> =
-        descriptors.filter_map(|descriptor| FileId::of(&descriptor.ok()?.path())).collect();
-    files.iter().all(|file| file.is_some_and(|file| open.contains(&file)))
 }
 
 /// File systems that other hosts may write to at the same time, by their `statfs` numbers.

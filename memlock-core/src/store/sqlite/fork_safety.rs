@@ -10,7 +10,8 @@
 //!   done.
 //! - In a child, SQLite sees other inode numbers for files than in the parent. Files that the child
 //!   opens are new to SQLite. The inherited ones are never used again, and never closed: closing a
-//!   file would drop the locks that the child has on it.
+//!   file would drop the locks that the child has on it. The same holds for a file of which a
+//!   connection was [abandoned].
 
 use std::cell::{Cell, UnsafeCell};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rusqlite::ffi;
 
+use super::abandoned;
+use super::file::FileId;
 use crate::fork;
 use crate::thread::BlockedSignals;
 
@@ -108,10 +111,13 @@ fn number_inodes() {
 }
 
 fn mark(stat: *mut libc::stat) {
-    // The factor is odd, so no two generations have the same product.
-    let mark = fork::generation().wrapping_mul(0x9e37_79b9_7f4a_7c15);
     // SAFETY: the caller passes on its own argument, which was just filled in.
-    unsafe { (*stat).st_ino ^= mark as libc::ino_t };
+    let stat = unsafe { &mut *stat };
+    let abandoned = abandoned::count(FileId::from(&*stat));
+    // The factors are odd, so no two generations have the same product.
+    let mark = fork::generation().wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        ^ abandoned.wrapping_mul(0xd1b5_4a32_d192_ed03);
+    stat.st_ino ^= mark as libc::ino_t;
 }
 
 unsafe extern "C" fn fstat(file: libc::c_int, stat: *mut libc::stat) -> libc::c_int {

@@ -13,6 +13,7 @@
 //! | `schema` | the tables, and the changes at a new boot of the host |
 //! | `shared` | one connection for each file and process |
 //! | `connection` | a connection: opening, batches to transactions, the log |
+//! | `abandoned` | connections whose descriptors the program has closed |
 //! | `items` | operations to statements, sweeps |
 //! | `library` | which versions of SQLite are refused |
 //! | `errors` | why a file cannot be used, and what to do |
@@ -21,6 +22,7 @@
 //! | `time` | the host's clock, the same in all its containers |
 //! | `admin` | the requests of tools |
 
+mod abandoned;
 #[cfg(feature = "admin")]
 mod admin;
 #[cfg(test)]

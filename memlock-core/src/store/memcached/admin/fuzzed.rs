@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use super::text::Text;
+use crate::descriptor::Descriptor;
 use crate::error::Result;
 use crate::store::admin::Admin;
 use crate::store::remote::{Address, Place, Settings, Stream};
@@ -14,11 +15,15 @@ pub struct Tool(Text);
 
 impl Tool {
     /// Uses this connection.
-    pub fn over(stream: TcpStream) -> Tool {
+    ///
+    /// # Errors
+    /// If it is not open.
+    pub fn over(stream: TcpStream) -> std::io::Result<Tool> {
+        let stream = Stream::Tcp(Descriptor::new(stream)?);
         let timeout = Duration::from_secs(20);
         let settings = Settings { connect_timeout: timeout, io_timeout: timeout, pool: 1 };
         let address = Address::new(Place::Tcp("server".to_owned(), 1), settings);
-        Tool(Text::over(Stream::Tcp(stream), &address))
+        Ok(Tool(Text::over(stream, &address)))
     }
 
     /// Sends `stats`, or `stats settings`.

@@ -1,0 +1,86 @@
+//! Descriptors that the program may close.
+//!
+//! A daemon closes all descriptors that it did not open itself, those of memlock among them, and
+//! their numbers are soon those of its own files. What a number refers to is therefore compared with
+//! what was opened, before a descriptor is used again after a pause, and before it is closed. The
+//! comparison is one system call, and changes nothing.
+
+use std::io::{Error, Result};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::Deref;
+use std::os::fd::{AsRawFd, RawFd};
+
+/// Identifies a file, a pipe or a socket for as long as it exists. All descriptors without an inode
+/// of their own (`eventfd`, `epoll`, timers) have the same one, so memlock keeps none of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Inode {
+    pub(crate) device: u64,
+    pub(crate) number: u64,
+}
+
+impl Inode {
+    /// What the descriptor refers to; an error if it is closed.
+    ///
+    /// `fstat` is safe in signal handlers.
+    pub(crate) fn of(descriptor: RawFd) -> Result<Inode> {
+        if cfg!(miri) {
+            // Miri knows the inodes of files only.
+            return Ok(Inode { device: 0, number: descriptor as u64 });
+        }
+        let mut stat = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: `stat` is writable, and filled in if the call succeeds.
+        let stat = unsafe {
+            if libc::fstat(descriptor, stat.as_mut_ptr()) != 0 {
+                return Err(Error::last_os_error());
+            }
+            stat.assume_init()
+        };
+        Ok(Inode::from(&stat))
+    }
+}
+
+impl From<&libc::stat> for Inode {
+    #[allow(clippy::unnecessary_cast, reason = "some machines have narrower numbers")]
+    fn from(found: &libc::stat) -> Inode {
+        Inode { device: found.st_dev as u64, number: found.st_ino as u64 }
+    }
+}
+
+/// Owns a descriptor, unless the program has closed it.
+#[derive(Debug)]
+pub(crate) struct Descriptor<T: AsRawFd> {
+    opened: ManuallyDrop<T>,
+    inode: Inode,
+}
+
+impl<T: AsRawFd> Descriptor<T> {
+    /// Takes what was just opened.
+    pub(crate) fn new(opened: T) -> Result<Descriptor<T>> {
+        let inode = Inode::of(opened.as_raw_fd())?;
+        Ok(Descriptor { opened: ManuallyDrop::new(opened), inode })
+    }
+
+    /// Whether the program has neither closed it nor opened anything else with its number.
+    pub(crate) fn is_ours(&self) -> bool {
+        Inode::of(self.as_raw_fd()).is_ok_and(|inode| inode == self.inode)
+    }
+}
+
+impl<T: AsRawFd> Deref for Descriptor<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.opened
+    }
+}
+
+/// Closes it if it is still open. The number may be that of a file of the program, and closing a
+/// number that is closed would abort programs that are built with a debug build of `std`.
+impl<T: AsRawFd> Drop for Descriptor<T> {
+    fn drop(&mut self) {
+        if self.is_ours() {
+            // SAFETY: it is dropped only here, and not used afterwards.
+            unsafe { ManuallyDrop::drop(&mut self.opened) };
+        }
+    }
+}
