@@ -1,11 +1,8 @@
 //! The servers that a URL names, and which of them owns a route.
 
-use std::path::PathBuf;
-
 use super::settings::Place;
 use crate::error::{Error, Result};
 use crate::hash::{fnv1a, mix};
-use crate::name::percent_decode;
 use crate::store::Route;
 use crate::store::url::{self, Url};
 
@@ -85,12 +82,14 @@ pub(in crate::store) fn split(url: &Url, text: &str, default_port: u16) -> Resul
 /// Parses the location of a `…+unix` URL, the path of a socket.
 #[cfg(any(feature = "memcached", feature = "redis"))]
 pub(in crate::store) fn unix_socket(url: &Url) -> Result<Place> {
+    use crate::name::percent_decode;
+
     let location = url.location()?;
     let path = location.strip_prefix("//").unwrap_or(location);
     let path = percent_decode(path).and_then(|path| String::from_utf8(path).ok());
     // Behind an '&' may be a password.
     let is_path = |path: &String| path.starts_with('/') && !location.contains('&');
-    path.filter(is_path).map(|path| Place::Unix(PathBuf::from(path))).ok_or_else(|| {
+    path.filter(is_path).map(|path| Place::Unix(path.into())).ok_or_else(|| {
         Error::config(format!(
             "{} names no socket: write {}:///path/of/socket, parameters behind '?', and '&' in the path \
              as %26.",
