@@ -323,9 +323,10 @@ impl Pipe {
         self.reader.is_ours() && self.writer.is_ours()
     }
 
-    /// Fails where the waiter is about to be woken anyway: if the pipe is full.
+    /// Fails where the waiter is about to be woken anyway: if the pipe is full. Without a reader,
+    /// SIGPIPE would be raised.
     fn fill(&self) {
-        if self.writer.is_ours() {
+        if self.is_ours() {
             // SAFETY: one byte is given.
             unsafe { libc::write(self.writer.as_raw_fd(), b"!".as_ptr().cast(), 1) };
         }

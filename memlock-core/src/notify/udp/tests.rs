@@ -88,6 +88,29 @@ fn replace(number: RawFd, file: &impl AsRawFd) -> OwnedFd {
     }
 }
 
+/// Although the writer is still there.
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no UDP")]
+fn a_waiter_whose_pipe_has_no_reader_any_more_raises_no_sigpipe() {
+    let notifier = UdpNotifier::new(NotifySetting::Off);
+    let listener = notifier.take(None);
+    let pool = Arc::clone(notifier.pool.get());
+    let pipe = pool.first.get().unwrap().slot.interrupt.get().unwrap();
+    let its_own = replace(pipe.reader.as_raw_fd(), &UdpSocket::bind("127.0.0.1:0").unwrap());
+    // SAFETY: sets of signals are plain data. A signal that is blocked stays pending, although this
+    // process ignores it.
+    unsafe {
+        let (mut signals, mut pending): (libc::sigset_t, libc::sigset_t) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigaddset(&raw mut signals, libc::SIGPIPE);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
+        notifier.interrupt_all();
+        libc::sigpending(&raw mut pending);
+        assert_eq!(libc::sigismember(&raw const pending, libc::SIGPIPE), 0);
+    }
+    drop((listener, its_own));
+}
+
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no UDP")]
 fn what_the_program_opens_in_the_place_of_a_listener_is_left_alone() {
