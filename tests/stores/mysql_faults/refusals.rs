@@ -51,6 +51,33 @@ fn errors_say_what_to_do_and_show_no_password() {
     assert!(error.to_string().contains("engine=MEMORY"), "{error}");
 }
 
+/// What the server says has one number for several causes, or names another cause.
+#[test]
+fn limits_of_a_user_and_options_of_a_server_are_named() {
+    let server = Alone::get();
+    let place = Place::on(&server);
+    place.sql(&format!(
+        "CREATE USER encrypted@'%' IDENTIFIED BY 'se-cret' REQUIRE SSL;
+         CREATE USER few@'%' IDENTIFIED BY 'se-cret' WITH MAX_QUERIES_PER_HOUR 1;
+         GRANT ALL ON {}.* TO encrypted@'%', few@'%'",
+        place.database
+    ));
+    let (address, here) = (server.process().address(), &place.database);
+    let at = |user: &str| connect(&format!("mysql://{user}:se-cret@{address}/{here}"));
+    for (user, kind, says) in [
+        ("encrypted", ErrorKind::Config, "add tls=verify to the URL"),
+        ("few", ErrorKind::Unreachable, "do no more in this hour"),
+    ] {
+        let error = refused(&at(user), "m");
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains(says), "{error}");
+    }
+    // For the connections that are opened from now on.
+    server.set("max_session_mem_used", "8192");
+    let error = refused(&place.client(""), "m");
+    assert!(error.to_string().contains("An option of the server"), "{error}");
+}
+
 #[test]
 fn a_read_only_server_is_unreachable_and_loses_nothing() {
     let server = Alone::get();

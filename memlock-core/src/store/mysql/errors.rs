@@ -6,6 +6,8 @@ use crate::error::{Error, ErrorKind};
 
 /// The table is not there.
 pub(super) const NO_TABLE: u16 = 1146;
+/// The user or the password is wrong, or the user is to use TLS.
+const DENIED: u16 = 1045;
 /// A lock wait ended because of a deadlock; or another node of a Galera cluster was faster.
 const DEADLOCK: u16 = 1213;
 const LOCK_WAIT: u16 = 1205;
@@ -69,7 +71,7 @@ pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
     let Refusal { code, text } = refusal;
     let unreachable = |text: &str| Error::new(ErrorKind::Unreachable, text);
     match *code {
-        1045 | 1698 => {
+        DENIED | 1698 => {
             Error::config(format!("The server does not accept the user or the password ({text})."))
         }
         1049 => Error::config(format!(
@@ -95,8 +97,16 @@ pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
         FULL | 1021 | 1030 | 1034 | 1037 | 1041 => Error::protocol(format!(
             "The server has no room or cannot write ({text}): look at its disk and its log."
         )),
+        // Options that forbid a statement: the text names the option.
+        1290 if text.contains("--") && !text.contains("read") => Error::protocol(format!(
+            "An option of the server forbids what locks need ({text}): set it otherwise there."
+        )),
         1290 | 1792 | 1836 => unreachable(&format!(
             "The server is read-only ({text}): name the primary in the URL, or set read_only to OFF there."
+        )),
+        // Limits of a user: the text names the limit.
+        1226 if !text.contains("connections'") => unreachable(&format!(
+            "The user may do no more in this hour ({text}): raise that limit with ALTER USER, or wait."
         )),
         1040 | 1203 | 1226 => unreachable(&format!(
             "The server takes no more connections ({text}): raise its max_connections, or use fewer."
@@ -121,6 +131,18 @@ pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
         )),
         _ => Error::protocol(format!("The server replied with error {code} ({text}).")),
     }
+}
+
+/// The error of a refusal to log in.
+pub(super) fn of_login(refusal: &Refusal, engine: Engine, is_encrypted: bool) -> Error {
+    let error = of_refusal(refusal, engine);
+    if refusal.code != DENIED || is_encrypted {
+        return error;
+    }
+    Error::config(format!(
+        "{error} It refuses a user who is to use TLS (REQUIRE SSL) in the same words: then add tls=verify to \
+         the URL."
+    ))
 }
 
 /// The error of a statement that the server would not accept.
@@ -151,6 +173,30 @@ mod tests {
             let error = of_refusal(&refusal, engine);
             assert_eq!(error.kind(), kind, "{code}");
             assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    /// Several causes have one number.
+    #[test]
+    fn the_option_and_the_limit_that_a_text_names_are_told_apart() {
+        let running = |option: &str| {
+            format!(
+                "The server is running with the --{option} option so it cannot execute this statement"
+            )
+        };
+        let exceeded = |limit: &str| format!("User 'u' has exceeded the '{limit}' resource");
+        for (code, text, kind, says) in [
+            (1290, running("read-only"), ErrorKind::Unreachable, "primary"),
+            (1290, running("super-read-only"), ErrorKind::Unreachable, "primary"),
+            (1290, running("max-session-mem-used"), ErrorKind::Protocol, "An option of the server"),
+            (1226, exceeded("max_user_connections"), ErrorKind::Unreachable, "use fewer"),
+            (1226, exceeded("max_queries_per_hour"), ErrorKind::Unreachable, "this hour"),
+            (1226, exceeded("max_connections_per_hour"), ErrorKind::Unreachable, "this hour"),
+        ] {
+            let error = of_refusal(&Refusal { code, text: text.clone() }, Engine::InnoDb);
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(says), "{error}");
+            assert!(error.to_string().contains(&text), "{error}");
         }
     }
 

@@ -208,7 +208,8 @@ fn answer_challenges(
         let answer = match payload.split_first() {
             Some((&OK, _)) => return Ok(()),
             Some((&ERROR, _)) => {
-                return Err(errors::of_refusal(&refusal(&payload), settings.engine));
+                let is_encrypted = authentication.transport.is_encrypted();
+                return Err(errors::of_login(&refusal(&payload), settings.engine, is_encrypted));
             }
             Some((&SWITCH, _)) => {
                 let switch: AuthSwitchRequest<'_> =
