@@ -142,18 +142,38 @@ fn a_name_that_cannot_be_resolved_keeps_its_address() {
     assert!(error.to_string().contains("cannot be resolved now"), "{error}");
 }
 
+/// Longer than connecting may take: there is nothing else to try.
 #[test]
-fn no_call_waits_longer_for_a_resolver_than_its_timeout_and_a_late_answer_is_used() {
+fn the_first_answer_of_a_resolver_may_be_slow() {
+    let server = Memcached::start();
+    let ([_relay], port) = relays([(OLD, server.address())]);
+    let name = Name::of(&[OLD]);
+    name.be_silent();
+    let client = client(&name, port, "connect_timeout=200ms");
+    let mutex = client.mutex("m", LEASE).unwrap();
+    thread::scope(|scope| {
+        let call = scope.spawn(|| mutex.try_lock());
+        until("the name is asked for", || name.asked() == 1);
+        thread::sleep(Duration::from_millis(400));
+        name.lead_to(&[OLD]);
+        assert!(call.join().unwrap().unwrap().is_some());
+    });
+}
+
+#[test]
+fn no_call_waits_for_a_resolver_without_a_limit_and_a_late_answer_is_used() {
     let server = Memcached::start();
     let ([_relay], port) = relays([(OLD, server.address())]);
     let name = Name::of(&[OLD]);
     name.be_silent();
     let client = client(&name, port, "connect_timeout=1s");
-    for _ in 0..3 {
-        let error = refused(&client, "m");
-        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
-        assert!(error.to_string().contains("cannot be resolved"), "{error}");
-    }
+    thread::scope(|scope| {
+        let calls = [(); 3].map(|()| scope.spawn(|| refused(&client, "m")));
+        for error in calls.map(|call| call.join().unwrap()) {
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+            assert!(error.to_string().contains("cannot be resolved"), "{error}");
+        }
+    });
     assert_eq!(name.asked(), 1, "one request at a time");
     // The child neither waits for its parent's request nor uses the answer.
     assert!(in_a_child(|| {

@@ -44,8 +44,10 @@ fn tcp(
     clock: &dyn Clock,
 ) -> Result<TcpStream> {
     let timeout = address.settings.connect_timeout;
-    let deadline = clock.now() + timeout;
+    let began = clock.now();
     let candidates = address.resolver.candidates(host, port, timeout, clock)?;
+    // Half of the time is left in any case.
+    let deadline = (began + timeout).max(clock.now() + timeout / 2);
     let mut last = failed(server, &std::io::ErrorKind::TimedOut.into());
     for (place, address) in candidates.addresses.iter().enumerate() {
         let left = deadline.since(clock.now());

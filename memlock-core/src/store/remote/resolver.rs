@@ -26,6 +26,9 @@ use crate::thread::{self, Signal};
 
 /// An answer that no dial has waited for is used if it was requested less than this ago.
 const FRESH: Duration = Duration::from_secs(30);
+/// The least time for the first answer, without which nothing can be tried: after 5 seconds, a
+/// resolver whose first name server is dead asks the second one.
+const FIRST: Duration = Duration::from_secs(7);
 
 /// What is known of a server's host name. A child that was forked begins anew, and so does not wait
 /// for a thread of its parent.
@@ -66,7 +69,7 @@ impl Resolver {
         Resolver { state: ForkLocal::new() }
     }
 
-    /// The addresses to try, within the time limit.
+    /// The addresses to try. `limit` is that of the dial.
     pub(super) fn candidates(
         &self,
         host: &str,
@@ -85,7 +88,7 @@ impl Resolver {
             Some(pinned) if !must_resolve => return Ok(only(pinned)),
             // The rest of the time is for the pinned address, if the name cannot be resolved.
             Some(_) => limit / 2,
-            None => limit,
+            None => limit.max(FIRST),
         };
         choose(host, pinned, self.look_up(host, port, limit, clock))
     }

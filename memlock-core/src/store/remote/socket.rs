@@ -94,7 +94,9 @@ impl Socket {
         let (Stream::Tcp(stream), Place::Tcp(host, _)) = (self.stream, &address.place) else {
             return Err(Error::config("TLS is for servers with a host name and a port."));
         };
-        let deadline = self.last_used + address.settings.connect_timeout;
+        let timeout = address.settings.connect_timeout;
+        // Resolving the name may have taken longer.
+        let deadline = (self.last_used + timeout).max(self.clock.now() + timeout / 2);
         let failed = |error: std::io::Error| {
             unreachable(format!(
                 "It accepts no TLS connection that memlock trusts ({error}). Is TLS on there, is {host} a name \
