@@ -117,6 +117,35 @@ fn renewals_put_permits_back_and_no_loss_is_reported() {
     }
 }
 
+/// Not with that of the time when they were granted.
+#[test]
+fn permits_are_put_back_into_a_semaphore_of_the_number_that_it_had() {
+    let extend =
+        |permit: &mut Permit| assert_eq!(permit.extend(GUARD).unwrap(), Extension::Extended);
+    let check = |permit: &mut Permit| assert!(permit.check().unwrap());
+    for confirm in [&extend as &dyn Fn(&mut Permit), &check] {
+        let bench = Bench::start();
+        let mut permit = take(&bench.client(), 1);
+        let other = bench.client().semaphore("s", PERMITS, GUARD).unwrap();
+        assert_eq!(other.resize(2).unwrap(), Some(PERMITS));
+        confirm(&mut permit);
+        bench.restart();
+        confirm(&mut permit);
+        assert_eq!(other.status().unwrap().unwrap().permits, 2);
+    }
+    let bench = Bench::start();
+    let permit = try_take(&bench.client(), 1, RENEWED).done().unwrap();
+    let renewal = permit.renew(RenewOptions::default()).unwrap();
+    let other = bench.client().semaphore("s", PERMITS, GUARD).unwrap();
+    assert_eq!(other.resize(2).unwrap(), Some(PERMITS));
+    let resized = record(&bench);
+    assert!(poll_until(PATIENCE, || (record(&bench) != resized).then_some(())).is_some());
+    bench.restart();
+    assert!(poll_until(PATIENCE, || (held(&bench) == 1).then_some(())).is_some());
+    assert_eq!(other.status().unwrap().unwrap().permits, 2);
+    assert_eq!(renewal.release().unwrap(), Release::Released);
+}
+
 #[test]
 fn permits_that_the_server_has_forgotten_are_released() {
     let bench = Bench::start();

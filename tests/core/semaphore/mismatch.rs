@@ -1,7 +1,11 @@
 //! What is logged about handles that were opened with another number of permits, and what they cost.
 
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
 use log::LevelFilter;
-use memlock_core::{Client, Mismatch, Semaphore};
+use memlock_core::{Client, Mismatch, Request, Semaphore, Wait};
 use memlock_tests::cost::usual_cost;
 use memlock_tests::listener::Listener;
 
@@ -55,6 +59,32 @@ fn a_mismatch_is_logged_once_for_each_client_and_semaphore() {
     assert_eq!(five.report_mismatch().unwrap().matches("has 3 permits").count(), 1);
     five.resize(4).unwrap();
     assert_eq!(warnings(name).len(), 2);
+}
+
+/// One of them resizes the semaphore, while the others have read its old number.
+#[test]
+fn threads_that_share_a_handle_that_resizes_get_what_it_asks_for() {
+    const THREADS: usize = 8;
+    let bench = Bench::new();
+    let (old, new) = (bench.client(), bench.client());
+    for round in 0..20 {
+        let name = format!("shared {round}");
+        let _ = old.semaphore(&name, 5, LEASE).unwrap().set_up(LEASE).unwrap();
+        let eight = new.semaphore(&name, 8, LEASE).unwrap().with_mismatch(Mismatch::Resize);
+        let request = Request { permits: 6, ..Request::default() };
+        let (start, held) = (Barrier::new(THREADS), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    start.wait();
+                    let tried = eight.acquire_with(request, &Wait::NEVER).unwrap();
+                    held.fetch_add(usize::from(tried.done().is_some()), Ordering::SeqCst);
+                });
+            }
+        });
+        assert!(held.into_inner() > 0);
+        assert_eq!(eight.status().unwrap().unwrap().permits, 8);
+    }
 }
 
 #[test]

@@ -191,8 +191,8 @@ impl<'a> Attempt<'a> {
         let semaphore = self.semaphore;
         for _ in 0..ATTEMPTS {
             match outcome {
-                OperationOutcome::Granted { of, life, permits, counted_from, clock, number } => {
-                    let (token, confirmed) = (self.token, (of, life));
+                OperationOutcome::Granted { confirmed, permits, counted_from, clock } => {
+                    let (token, number) = (self.token, confirmed.number);
                     let grant = Grant { token, permits, counted_from, confirmed };
                     let opened = semaphore.learn(number);
                     let granted = self.grant(grant, clock);
@@ -210,10 +210,12 @@ impl<'a> Attempt<'a> {
                         None => return Ok(None),
                     }
                 }
-                // If the number is right after all, another thread has updated the known number in
-                // the meantime.
-                OperationOutcome::Unfit { number } => {
-                    self.check(number)?;
+                OperationOutcome::Unfit { number, is_first } => {
+                    // Another thread may have learned the number by this handle in the meantime, or
+                    // changed it.
+                    if !(is_first && semaphore.knows_the_number()) {
+                        self.check(number)?;
+                    }
                     outcome = self.submit(called, is_over);
                 }
                 OperationOutcome::Missing => return Err(semaphore.not_found()),

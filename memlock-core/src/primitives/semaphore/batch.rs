@@ -13,7 +13,7 @@ use super::operation::{
 };
 use super::reclaim;
 use super::record::{Holding, Record};
-use super::snapshot::Snapshot;
+use super::snapshot::{Confirmation, Snapshot};
 use crate::clock::Moment;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
@@ -28,8 +28,8 @@ pub(super) fn plan(
     remembered: bool,
     share: Share,
 ) -> bool {
-    let (now, version, of, number) =
-        (snapshot.now, snapshot.version, snapshot.record.token, snapshot.record.permits);
+    let (now, confirmed) = (snapshot.now, snapshot.confirmation());
+    let Confirmation { of, life, number } = confirmed;
     if !remembered {
         reclaim::put_back(snapshot, batch, writer);
     }
@@ -40,7 +40,7 @@ pub(super) fn plan(
     }
     let mut is_refused = false;
     let free = snapshot.available(writer.now);
-    let (life, recovers) = (version.epoch(), snapshot.recovers(writer.now));
+    let recovers = snapshot.recovers(writer.now);
     let has_room = snapshot.record.has_room(now);
     for (at, Member { operation, planned, is_parked, .. }) in batch.iter_mut().enumerate() {
         let found = found.of(at);
@@ -57,12 +57,10 @@ pub(super) fn plan(
                     _ => ServerClock::KeepsUntil(snapshot.keeps_until(wanted.token)),
                 };
                 Planned::Known(OperationOutcome::Granted {
-                    of,
-                    life,
+                    confirmed,
                     permits,
                     counted_from,
                     clock,
-                    number,
                 })
             }
             (Kind::Acquisition(wanted), None) if *is_parked => {
@@ -98,7 +96,8 @@ pub(super) fn plan(
             Planned::Known(OperationOutcome::NoRoom { .. }) => {
                 // While the record has the version that a lost request was to replace, that request
                 // may still succeed.
-                operation.in_doubt = operation.in_doubt.filter(|doubt| doubt.version == version);
+                operation.in_doubt =
+                    operation.in_doubt.filter(|doubt| doubt.version == snapshot.version);
                 is_refused = true;
             }
             _ => {}
@@ -184,8 +183,10 @@ fn outcome_at_once(
 
 /// The outcome of an acquisition whose semaphore does not have the right number of permits.
 fn unfit_outcome(wanted: &Acquisition, number: u32) -> Option<OperationOutcome> {
-    let is_another = wanted.expected.is_some_and(|expected| expected != number);
-    (is_another || wanted.permits > number).then_some(OperationOutcome::Unfit { number })
+    let Acquisition { expected, permits, .. } = *wanted;
+    let is_another = expected.is_some_and(|expected| expected != number);
+    let is_first = expected.is_some();
+    (is_another || permits > number).then_some(OperationOutcome::Unfit { number, is_first })
 }
 
 /// Whether an acquisition may take its permits if `free` permits are available.

@@ -12,7 +12,7 @@ use super::operation::{
     Kind, Operation, OperationOutcome, Reclaimable, Release, ServerClock, Wakes,
 };
 use super::record::Holding;
-use super::snapshot::{Refusal, Snapshot};
+use super::snapshot::{Confirmation, Refusal, Snapshot};
 use super::ticket::{Completion, Entry};
 use super::wake::REAPER;
 use crate::cas_backoff::ROUNDS;
@@ -23,7 +23,7 @@ use crate::fork;
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Epoch, Failure, Item, Op, Reply};
+use crate::store::{Failure, Item, Op, Reply};
 use crate::target::Target;
 use crate::wait::entries;
 
@@ -250,7 +250,7 @@ impl<'a> Leader<'a> {
             Kind::Extend(extend) => {
                 let mut held = extend.renewing.iter().filter_map(|it| it.reclaimable.as_ref());
                 let held = held.find(is_forgotten);
-                number = number.or(held.map(|held| held.number));
+                number = number.or(held.map(|held| held.known.number));
                 held.is_none().then_some(OperationOutcome::Gone { instead: None })
             }
         });
@@ -273,10 +273,8 @@ impl<'a> Leader<'a> {
         let is_ours =
             |holding: &Holding| own.is_some_and(|own| holding.token.is_by_process_of(own));
         let holders = snapshot.record.holdings.iter().filter(|holding| is_ours(holding)).count();
-        let (of, number, slow) =
-            (snapshot.record.token, snapshot.record.permits, snapshot.is_slow());
-        let life = snapshot.version.epoch();
-        let lonely = self.written == Some((of, snapshot.record.serial));
+        let (confirmed, slow) = (snapshot.confirmation(), snapshot.is_slow());
+        let lonely = self.written == Some((confirmed.of, snapshot.record.serial));
         let serial = snapshot.record.serial.wrapping_add(1);
         // The outcome of acquisitions for which no permits are left.
         let is_refused =
@@ -295,14 +293,14 @@ impl<'a> Leader<'a> {
                 self.is_refused(is_over);
             }
             Ok(Wrote { capacity, replies, after, .. }) => {
-                self.written = Some((of, serial));
+                self.written = Some((confirmed.of, serial));
                 self.after = after;
                 self.refused = 0;
                 self.served = self.batch.len();
                 let queue = replies.into_iter().next();
                 self.note_written(sent, holders, queue.as_ref());
                 let verified = if slow { self.verify() } else { Some(None) };
-                self.wrote(queue, capacity, (of, life, number), verified, refusal);
+                self.wrote(queue, capacity, confirmed, verified, refusal);
             }
             Err(failure) => self.failed(failure, writing, is_over),
         }
@@ -323,7 +321,7 @@ impl<'a> Leader<'a> {
         &mut self,
         queue: Option<Reply>,
         capacity: u32,
-        (of, life, number): (Token, Epoch, u32),
+        confirmed: Confirmation,
         verified: Option<Option<Snapshot>>,
         refusal: Option<Refusal>,
     ) {
@@ -344,12 +342,10 @@ impl<'a> Leader<'a> {
                         }
                     };
                     OperationOutcome::Granted {
-                        of,
-                        life,
+                        confirmed,
                         permits: wanted.permits,
                         counted_from,
                         clock,
-                        number,
                     }
                 }
                 (Planned::Releases(_), _) => OperationOutcome::Released { wakes: wakes.take() },
@@ -359,7 +355,7 @@ impl<'a> Leader<'a> {
                             it.deadline = it.deadline.min(snapshot.keeps_until(it.token));
                         }
                         if let Some(held) = &mut it.reclaimable {
-                            held.confirm(of, life);
+                            held.confirm(confirmed);
                         }
                     }
                     OperationOutcome::Extended { asks: verified.is_none() }

@@ -78,7 +78,7 @@ impl Semaphore {
         self.permits.filter(|&opened| opened != number && !self.knows_the_number())
     }
 
-    fn knows_the_number(&self) -> bool {
+    pub(super) fn knows_the_number(&self) -> bool {
         self.agreed.load(Ordering::Relaxed) != 0
     }
 

@@ -1,7 +1,7 @@
 //! An operation on a semaphore's record, and its outcome: plain data, so that any thread of the
 //! process can perform it.
 
-use super::snapshot::Refusal;
+use super::snapshot::{Confirmation, Refusal};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::guard::confirmed::Confirmed;
@@ -75,29 +75,26 @@ impl Extend {
 /// What a holder may put back.
 #[derive(Clone, Debug)]
 pub(crate) struct Reclaimable {
-    /// The semaphore's token, and the life of the server, when they were last confirmed before this
-    /// step: what another thread has put back since is not missing.
-    pub(super) known: (Token, Epoch),
+    /// When they were last confirmed before this step: what another thread has put back since is not
+    /// missing.
+    pub(super) known: Confirmation,
     /// The same, as all threads note it.
-    pub(super) confirmed: Confirmed<(Token, Epoch)>,
+    pub(super) confirmed: Confirmed<Confirmation>,
     pub(super) permits: u32,
-    /// How many permits the semaphore has.
-    pub(super) number: u32,
     /// The end of the lease.
     pub(super) until: Moment,
 }
 
 impl Reclaimable {
-    /// They were confirmed as permits of the semaphore with this token, in this life of the server.
-    pub(super) fn confirm(&mut self, of: Token, life: Epoch) {
-        self.known = (of, life);
-        self.confirmed.set(self.known);
+    /// They were confirmed.
+    pub(super) fn confirm(&mut self, there: Confirmation) {
+        self.known = there;
+        self.confirmed.set(there);
     }
 
     /// Whether the permits may be put back in this life of the server.
     pub(super) fn fits(&self, life: Epoch, now: Moment) -> bool {
-        let (_, known) = self.known;
-        known != life && (now < self.until || mutation::has(Mutation::ReclaimLate))
+        self.known.life != life && (now < self.until || mutation::has(Mutation::ReclaimLate))
     }
 }
 
@@ -130,23 +127,18 @@ pub(super) struct Doubt {
 /// The outcome of an operation.
 pub(super) enum OperationOutcome {
     Granted {
-        /// The token of the semaphore.
-        of: Token,
-        /// The life of the server that has granted it.
-        life: Epoch,
+        confirmed: Confirmation,
         permits: u32,
         /// From when the lease counts.
         counted_from: Moment,
         clock: ServerClock,
-        /// How many permits the semaphore has.
-        number: u32,
     },
     /// Not enough permits are available, or the wait has ended. `refusal`: the semaphore's state
     /// then, if it was read.
     NoRoom { refusal: Option<Refusal> },
     /// The semaphore has `number` permits, which is not the expected number, or less than are
-    /// requested at once.
-    Unfit { number: u32 },
+    /// requested at once. `is_first`: the handle did not know the number when it was requested.
+    Unfit { number: u32, is_first: bool },
     /// There is no such semaphore, and this caller cannot set it up.
     Missing,
     /// The permits were released. One caller of a batch has to wake the waiters for all of them.

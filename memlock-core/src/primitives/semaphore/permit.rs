@@ -1,16 +1,14 @@
 //! Held permits.
 
-use std::sync::atomic::Ordering;
-
 use super::handle::Semaphore;
 use super::operation::Reclaimable;
+use super::snapshot::Confirmation;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::confirmed::Confirmed;
 use crate::guard::lease_guard::LeaseGuard;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::Epoch;
 
 /// One or several held permits of a semaphore.
 pub type Permit = LeaseGuard<Permits>;
@@ -19,8 +17,7 @@ pub type Permit = LeaseGuard<Permits>;
 pub struct Permits {
     pub(super) semaphore: Semaphore,
     pub(super) permits: u32,
-    /// The token of the semaphore, and the life of the server, when the permits were last confirmed.
-    pub(super) confirmed: Confirmed<(Token, Epoch)>,
+    pub(super) confirmed: Confirmed<Confirmation>,
 }
 
 /// A granted acquisition.
@@ -29,8 +26,7 @@ pub(super) struct Grant {
     pub(super) permits: u32,
     /// From when the lease counts.
     pub(super) counted_from: Moment,
-    /// The token of the semaphore, and the life of the server that has granted them.
-    pub(super) confirmed: (Token, Epoch),
+    pub(super) confirmed: Confirmation,
 }
 
 impl Grant {
@@ -52,13 +48,11 @@ impl Permit {
     pub(super) fn reclaimable(&self) -> Option<Reclaimable> {
         let semaphore = &self.kind.semaphore;
         semaphore.target.context.guarantees().guard?;
-        let number = semaphore.agreed.load(Ordering::Relaxed);
         let is_certain = !self.release_in_doubt || mutation::has(Mutation::ReclaimReleased);
-        (is_certain && number > 0).then_some(Reclaimable {
+        is_certain.then(|| Reclaimable {
             known: self.kind.confirmed.get(),
             confirmed: self.kind.confirmed.clone(),
             permits: self.kind.permits,
-            number,
             until: self.deadline,
         })
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::handle::{SLOW_LOOK, Semaphore};
 use super::operation::{Extend, Kind, Operation, OperationOutcome, Renewing};
 use super::permit::{Permit, Permits};
-use super::snapshot::Snapshot;
+use super::snapshot::{Confirmation, Snapshot};
 use super::submit;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -18,7 +18,7 @@ use crate::guard::renewal::renewable::{
 use crate::lease::{Lease, MIN_LEASE};
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Epoch, Expiry, Failure, Op, Reply, Returns};
+use crate::store::{Expiry, Failure, Op, Reply, Returns};
 use crate::target::Target;
 
 /// A renewal under way.
@@ -71,10 +71,11 @@ impl PendingRenewal for PermitRenewals {
         match std::mem::replace(&mut self.step, Step::Inspect) {
             Step::Put { snapshot, .. } if *reply == Reply::Written => {
                 // `touch` has counted this write.
-                let of = snapshot.record.token;
-                self.semaphore.remember_written((of, snapshot.record.serial));
+                let there = snapshot.confirmation();
+                self.semaphore.learn(there.number);
+                self.semaphore.remember_written((there.of, snapshot.record.serial));
                 for held in self.permits.iter_mut().filter_map(|it| it.reclaimable.as_mut()) {
-                    held.confirm(of, snapshot.version.epoch());
+                    held.confirm(there);
                 }
                 if !snapshot.is_slow() {
                     return Progress::Renewed;
@@ -295,11 +296,11 @@ impl Semaphore {
     pub(super) fn has_holder(
         &self,
         token: Token,
-        confirmed: &Confirmed<(Token, Epoch)>,
+        confirmed: &Confirmed<Confirmation>,
     ) -> crate::error::Result<bool> {
         let snapshot = self.inspect()?.filter(|it| it.record.held_by(token).is_some());
-        if let Some(Snapshot { record, version, .. }) = &snapshot {
-            confirmed.set((record.token, version.epoch()));
+        if let Some(snapshot) = &snapshot {
+            confirmed.set(snapshot.confirmation());
         }
         Ok(snapshot.is_some())
     }

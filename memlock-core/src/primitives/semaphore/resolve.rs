@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::operation::{Extend, Kind, Operation, OperationOutcome, Release, Renewing, Wakes};
 use super::permit::Permit;
+use super::snapshot::Confirmation;
 use super::submit;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -99,7 +100,7 @@ impl Permit {
     /// released them, unless the semaphore is another one, or the lease had ended before. With a
     /// guard, another life of the server takes nothing away from a holder whose lease still runs.
     fn gone(&self, step: Step, instead: Option<(Token, u32)>) -> Outcome<Wakes> {
-        let (of, life) = self.kind.confirmed.get();
+        let Confirmation { of, life, .. } = self.kind.confirmed.get();
         let same = instead.filter(|(token, _)| *token == of);
         let target = &self.kind.semaphore.target;
         let in_time = target.now() < self.deadline;

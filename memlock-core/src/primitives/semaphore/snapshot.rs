@@ -9,7 +9,7 @@ use crate::lease::{DRIFT, Lease};
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::report::ObservedHolder;
-use crate::store::{Guarantees, Item, Version};
+use crate::store::{Epoch, Guarantees, Item, Version};
 use crate::target::Target;
 
 /// A record that was read this long ago, or less, is recent: a lease may be counted from then.
@@ -48,7 +48,24 @@ pub(crate) struct Snapshot {
     pub(crate) recovers_until: Moment,
 }
 
+/// The semaphore of held permits, as it was when they were last confirmed there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Confirmation {
+    /// The token of the semaphore.
+    pub(super) of: Token,
+    /// The life of the server.
+    pub(super) life: Epoch,
+    /// How many permits the semaphore has: if it is forgotten, it is set up with as many.
+    pub(super) number: u32,
+}
+
 impl Snapshot {
+    /// That the permits in this record are held.
+    pub(super) fn confirmation(&self) -> Confirmation {
+        let Snapshot { record, version, .. } = self;
+        Confirmation { of: record.token, life: version.epoch(), number: record.permits }
+    }
+
     /// Parses an item that was requested at `sent` and received at `came`.
     pub(super) fn read(
         target: &Target,
