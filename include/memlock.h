@@ -238,7 +238,8 @@
 
 /**
  * For memlock_semaphore_open_with(): the semaphore's number of permits applies, whatever the
- * handle was opened with. A warning is logged, once for each client and semaphore.
+ * handle was opened with. A warning is logged, once for each client, semaphore and
+ * pair of numbers.
  */
 #define MEMLOCK_MISMATCH_FOLLOW 0
 

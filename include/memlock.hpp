@@ -817,9 +817,9 @@ private:
 
 /// What a counting_semaphore does at its first use if the semaphore has another number of permits
 /// than the object was made with.
-enum class mismatch : int {
-    /// It goes on with the semaphore's number, and logs a warning: once for each client and
-    /// semaphore.
+enum class on_mismatch : int {
+    /// It goes on with the semaphore's number, and logs a warning: once for each client, semaphore
+    /// and pair of numbers.
     follow = MEMLOCK_MISMATCH_FOLLOW,
     /// It changes the semaphore's number to its own, for all processes, as resize().
     resize = MEMLOCK_MISMATCH_RESIZE,
@@ -845,7 +845,7 @@ public:
     /// permits. Sends nothing. Throws errc::invalid for a lease out of range, for 0 permits, and for
     /// an empty name or one above 64 KiB.
     counting_semaphore(const client& where, std::string name, std::uint32_t permits,
-                       std::chrono::milliseconds lease, mismatch otherwise = mismatch::follow)
+                       std::chrono::milliseconds lease, on_mismatch otherwise = on_mismatch::follow)
         : client_{where}, name_{std::move(name)} {
         if (permits == 0) {
             throw error{errc::invalid, "A semaphore has at least one permit: pass 1 or more."};
@@ -857,7 +857,7 @@ public:
     /// throws errc::not_found.
     counting_semaphore(const client& where, std::string name, std::chrono::milliseconds lease)
         : client_{where}, name_{std::move(name)} {
-        open(0, lease, mismatch::follow);
+        open(0, lease, on_mismatch::follow);
     }
 
     counting_semaphore(const counting_semaphore&) = delete;
@@ -1079,7 +1079,7 @@ private:
         if (here.number > 1) client_.report_if_lost(memlock_permit_drop(here.held));
     }
 
-    void open(std::uint32_t permits, std::chrono::milliseconds lease, mismatch otherwise) {
+    void open(std::uint32_t permits, std::chrono::milliseconds lease, on_mismatch otherwise) {
         memlock_semaphore* opened = nullptr;
         const int answer = memlock_semaphore_open_with(
             client_.get(), detail::without_nul(name_).c_str(), permits, lease.count(),

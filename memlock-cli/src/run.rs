@@ -12,6 +12,7 @@
 //! | is to end | it, or what it has left, got TERM | its end; KILL after the grace, until no process is left |
 //! | has ended | the lock is released | |
 
+mod addressed;
 mod check;
 mod held;
 mod program;
@@ -21,7 +22,7 @@ mod target;
 mod tree;
 mod watch;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -39,15 +40,12 @@ use crate::duration::brief;
 use crate::exit::{CliError, Status};
 use crate::out::{self, complain};
 use crate::text::shown;
+use addressed::Addressed;
 use held::Held;
 use signals::Signals;
 use target::{Acquired, Target};
 use tree::Tree;
 use watch::Watch;
-
-/// The variables by which systemd names the process that is to use its sockets and its watchdog: see
-/// sd_listen_fds(3) and sd_watchdog_enabled(3).
-const ADDRESSED: [&str; 2] = ["LISTEN_PID", "WATCHDOG_PID"];
 
 /// Takes the lock, runs the command, releases the lock.
 pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliError> {
@@ -200,7 +198,7 @@ fn busy(args: &Run, message: impl FnOnce() -> String) -> Result<Status, CliError
 /// Starts the command in our process group, with the signals as we found them.
 fn start(args: &Run, held: &Held, signals: Signals) -> io::Result<pid_t> {
     let (program, arguments) = args.command().split_first().ok_or(io::ErrorKind::NotFound)?;
-    let mut command = as_the_addressee(program);
+    let mut command = Command::new(program);
     command.args(arguments).env("MEMLOCK_NAME", &args.name);
     let numbers = [("MEMLOCK_FENCE", held.fence()), ("MEMLOCK_DEADLINE", held.deadline(args))];
     for (variable, number) in numbers {
@@ -211,8 +209,9 @@ fn start(args: &Run, held: &Held, signals: Signals) -> io::Result<pid_t> {
         };
     }
     let (terminate, parent) = (args.on_lost == OnLost::Terminate, signals::own_pid());
-    // SAFETY: between fork and exec only prctl, getppid and pthread_sigmask run, which are
-    // async-signal-safe; nothing is allocated.
+    let addressed = Addressed::of(&command)?;
+    // SAFETY: between fork and exec only prctl, getppid, pthread_sigmask, getpid and execvpe run, which
+    // are async-signal-safe; nothing is allocated.
     unsafe {
         command.pre_exec(move || {
             // If we are killed, nothing renews the lock, and nothing else could end the command.
@@ -222,33 +221,27 @@ fn start(args: &Run, held: &Held, signals: Signals) -> io::Result<pid_t> {
             {
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            signals.restore()
+            signals.restore()?;
+            addressed.as_ref().map_or(Ok(()), |addressed| Err(addressed.exec()))
         });
     }
     let child = command.spawn()?;
     pid_t::try_from(child.id()).map_err(io::Error::other)
 }
 
-/// The program. Where systemd's variables name our process, they name that of the program.
-fn as_the_addressee(program: &OsStr) -> Command {
-    let ours = signals::own_pid().to_string();
-    let is_ours = |name: &&str| std::env::var(name).is_ok_and(|pid| pid == ours);
-    let named: Vec<&str> = ADDRESSED.into_iter().filter(is_ours).collect();
-    if named.is_empty() {
-        return Command::new(program);
-    }
-    // The program that replaces the shell keeps the shell's process id.
-    let set: String = named.iter().map(|name| format!("{name}=$$; export {name}; ")).collect();
-    let mut shell = Command::new("/bin/sh");
-    shell.arg("-c").arg(format!("{set}exec \"$@\"")).arg("sh").arg(program);
-    shell
-}
-
 /// Releases it. True when it was lost.
 fn give_back(held: &mut Held, target: &Target, signals: Signals, lost_before: bool) -> bool {
     match held.release(signals) {
         _ if lost_before => true,
-        Ok(Release::Released) => false,
+        Ok(Release::Released) => {
+            if held.was_in_doubt() {
+                complain(&format!(
+                    "{target} was released, but not at once: the server did not answer. If it had lost it before, that is not \
+                     known."
+                ));
+            }
+            false
+        }
         Ok(_) => {
             complain(&format!(
                 "{target} was lost while the command ran: another holder may have had it meanwhile."

@@ -18,7 +18,8 @@ mod permit;
 pub use permit::*;
 
 /// For memlock_semaphore_open_with(): the semaphore's number of permits applies, whatever the
-/// handle was opened with. A warning is logged, once for each client and semaphore.
+/// handle was opened with. A warning is logged, once for each client, semaphore and
+/// pair of numbers.
 pub const MEMLOCK_MISMATCH_FOLLOW: c_int = 0;
 /// The handle's number becomes the semaphore's, as by memlock_semaphore_resize().
 pub const MEMLOCK_MISMATCH_RESIZE: c_int = 1;

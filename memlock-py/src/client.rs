@@ -134,7 +134,7 @@ impl Client {
     ///
     /// `mismatch` is what the object does at its first use if the semaphore has another number of
     /// permits: "follow" goes on with the semaphore's number and logs a warning, once for each
-    /// client and semaphore; "resize" changes the semaphore's number to `permits`, for all
+    /// client, semaphore and pair of numbers; "resize" changes the semaphore's number to `permits`, for all
     /// processes; "refuse" raises Invalid.
     ///
     /// renew, max_hold, on_lease_at_risk and on_lost are those of mutex(), for each acquisition.

@@ -6,7 +6,9 @@ use memlock_tests::proxy::Proxy;
 use memlock_tests::server::Memcached;
 use memlock_tests::url;
 
-use crate::tool::{MINUTE, Running, client, eventually, held, memlock, memlock_at, until_waiting};
+use crate::tool::{
+    MINUTE, PATIENCE, Running, client, eventually, held, memlock, memlock_at, until_waiting,
+};
 
 const WAITING: &str = "Waiting for the server of \"m\"";
 
@@ -92,6 +94,25 @@ fn a_wait_for_a_server_is_ended_by_a_signal() {
     assert_eq!(running.ends().code, None);
 }
 
+/// What is gone by then may have been released by the first attempt, or lost before.
+#[test]
+fn a_release_that_succeeds_after_one_without_an_answer_says_what_is_not_known() {
+    let server = Memcached::start();
+    let proxy = Proxy::start(server.address());
+    let url = format!("memcached://{}?io_timeout=1500ms", proxy.address());
+    let args = ["run", "m", "--lease", "5m", "--", "sh", "-c", "echo in; exec sleep 1000"];
+    let mut running = Running::start(memlock_at(&url, &args));
+    assert_eq!(running.line(), "in");
+    proxy.black_hole(true);
+    let before = proxy.hits();
+    running.signal(libc::SIGTERM);
+    // One release asks three times; a further question may be whether the lock is there.
+    assert!(proxy.wait_for_hits(before + 4, PATIENCE));
+    proxy.black_hole(false);
+    running.ends().ended(143).complains("was released, but not at once");
+    assert!(client(&server).mutex("m", MINUTE).unwrap().try_lock().unwrap().is_some());
+}
+
 #[test]
 fn a_release_is_repeated_while_a_server_is_away_for_a_moment() {
     for option in [&[][..], &["--no-renew"], &["--semaphore", "1"]] {
@@ -108,7 +129,8 @@ fn a_release_is_repeated_while_a_server_is_away_for_a_moment() {
         running.signal(libc::SIGTERM);
         eventually("it tries again", || (proxy.connections() >= before + 6).then_some(()));
         proxy.refuse(false);
-        running.ends().ended(143).quietly();
+        let said = running.ends().ended(143);
+        assert!(!said.err.contains("could not be released"), "{said:?}");
         let free = match option {
             ["--semaphore", _] => {
                 let semaphore = client(&server).semaphore("m", 1, MINUTE).unwrap();

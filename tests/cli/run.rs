@@ -219,7 +219,25 @@ fn what_systemd_addresses_to_us_is_addressed_to_the_command() {
     let of_another = "LISTEN_PID=1 WATCHDOG_PID=2 exec \"$@\"";
     let show = "echo $LISTEN_PID $WATCHDOG_PID";
     with(of_another, &["run", "m", "--", "sh", "-c", show]).was(0, "1 2\n", "");
-    with(of_systemd, &["run", "m", "--", "/no/such/program"]).ended(127);
+    // Nothing else is changed: neither the environment, nor what is executed, nor the messages.
+    let odd =
+        "export LISTEN_PID=$$; exec env 'a.b=1' 'x-y=2 3' 'BASH_FUNC_f%%=() { echo f; }' \"$@\"";
+    let show = ["run", "m", "--", "env"];
+    let shown = with(odd, &show).ended(0).out;
+    for entry in ["a.b=1", "x-y=2 3", "BASH_FUNC_f%%=() { echo f; }", "MEMLOCK_NAME=m"] {
+        assert!(shown.lines().any(|line| line == entry), "{entry}: {shown}");
+    }
+    for program in ["/no/such/program", "no-such-program", ""] {
+        with(of_systemd, &["run", "m", "--", program]).ended(127).complains("was not found.");
+    }
+    let script = folder.0.join("script");
+    fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    let script = script.to_str().unwrap();
+    with(of_systemd, &["run", "m", "--", script]).ended(126).complains("/no/such/interpreter");
+    fs::set_permissions(script, fs::Permissions::from_mode(0o644)).unwrap();
+    with(of_systemd, &["run", "m", "--", script]).ended(126).complains("memlock: The command");
+    assert!(client(&server).mutex("m", MINUTE).unwrap().try_lock().unwrap().is_some());
 }
 
 #[test]

@@ -187,9 +187,9 @@ struct a_semaphore : object {
                                          static_cast<std::uint32_t>(std::stoul(args[2])), ms(args[3]),
                                          otherwise(args[4]))} {}
 
-    static memlock::mismatch otherwise(const std::string& word) {
-        if (word == "resize") return memlock::mismatch::resize;
-        return word == "refuse" ? memlock::mismatch::refuse : memlock::mismatch::follow;
+    static memlock::on_mismatch otherwise(const std::string& word) {
+        if (word == "resize") return memlock::on_mismatch::resize;
+        return word == "refuse" ? memlock::on_mismatch::refuse : memlock::on_mismatch::follow;
     }
 
     words call(const std::string& verb, const words& args) override {

@@ -24,6 +24,8 @@ pub(super) struct Held {
     what: What,
     /// The server was asked for it, and has it no more.
     is_gone: AtomicBool,
+    /// The server has not answered a release: a later one cannot tell whether it was lost before.
+    was_in_doubt: bool,
 }
 
 enum What {
@@ -46,7 +48,7 @@ impl Held {
         } else {
             What::Renewed(renewed(target, acquired.renew(renew(target, args)))?)
         };
-        Ok(Held { what, is_gone: AtomicBool::new(false) })
+        Ok(Held { what, is_gone: AtomicBool::new(false), was_in_doubt: false })
     }
 
     pub(super) fn fence(&self) -> Option<u64> {
@@ -95,11 +97,17 @@ impl Held {
         loop {
             let released = self.try_to_release();
             let is_outage = released.as_ref().is_err_and(Error::is_outage);
+            self.was_in_doubt |= released.as_ref().is_err_and(|it| it.kind() == ErrorKind::Unknown);
             if !is_outage || SystemClock.now() + PAUSE >= until || signals.is_to_end() {
                 return released;
             }
             SystemClock.sleep(PAUSE);
         }
+    }
+
+    /// Whether a release may have been carried out without an answer.
+    pub(super) fn was_in_doubt(&self) -> bool {
+        self.was_in_doubt
     }
 
     fn try_to_release(&mut self) -> memlock_core::Result<Release> {

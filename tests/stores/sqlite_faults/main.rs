@@ -265,7 +265,7 @@ fn children_of_a_program_whose_threads_lock_can_lock_themselves() {
 #[test]
 fn what_a_daemon_opens_later_is_left_alone() {
     let file = File::new();
-    daemon::keeps_its_pipes_at_once(&file.url());
+    daemon::keeps_its_files_at_once(&file.url());
     daemon::keeps_its_files_after_a_pause(&file.url());
     // The file has outlived that, and SQLite's locks on it are those of this process.
     let client = Client::connect(&file.url()).unwrap();

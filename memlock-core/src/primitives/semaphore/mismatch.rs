@@ -5,8 +5,8 @@
 /// [`Semaphore::with_mismatch`](super::Semaphore::with_mismatch).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mismatch {
-    /// It goes on with the semaphore's number, and logs a warning: once for each client and
-    /// semaphore.
+    /// It goes on with the semaphore's number, and logs a warning: once for each client,
+    /// semaphore and pair of numbers.
     #[default]
     Follow,
     /// It changes the semaphore's number to its own, for all clients, as

@@ -99,18 +99,25 @@ impl Semaphore {
     }
 
     fn followed(&self, number: u32, opened: u32) -> String {
+        let has = counted(number);
         format!(
-            "The {} has {number} permits, and was opened with {opened}: {number} applies. Change \
-             it for all programs with `memlock resize`.",
+            "The {} has {has}, and was opened with {opened}: {number} applies. Change it for all \
+             programs with `memlock resize`.",
             self.subject()
         )
     }
 
     fn refuse(&self, number: u32, opened: u32) -> Error {
         Error::invalid(format!(
-            "The {} has {number} permits, and was opened with {opened}: open it with {number}, or \
-             change it for all programs with `memlock resize`.",
-            self.subject()
+            "The {} has {}, and was opened with {opened}: open it with {number}, or change it for \
+             all programs with `memlock resize`.",
+            self.subject(),
+            counted(number)
         ))
     }
+}
+
+fn counted(permits: u32) -> String {
+    let s = if permits == 1 { "" } else { "s" };
+    format!("{permits} permit{s}")
 }

@@ -78,12 +78,17 @@ pub(super) fn run(
     keys: &Keyspace,
     ops: &[Op<'_>],
 ) -> std::result::Result<Vec<Reply>, Stop> {
+    // Before each batch: what is written to another file is missing in this one, which other processes
+    // would then find damaged.
+    if connection.as_ref().is_some_and(|open| !open.descriptors.are_ours()) {
+        *connection = None;
+    }
     if let Some(open) = connection {
         let now = clock.now();
         if now.saturating_sub(open.seen) > LOOK_EVERY {
             open.seen = now;
             let found = open.files.find();
-            if !open.descriptors.are_ours() || found.ids != open.found.ids {
+            if found.ids != open.found.ids {
                 *connection = None;
             } else if found.log_size > open.longest_log && now >= open.truncate_after {
                 open.truncate_pause = match open.truncate_log() {
