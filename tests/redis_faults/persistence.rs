@@ -253,3 +253,23 @@ fn a_name_is_followed_from_a_demoted_primary_to_its_promoted_replica() {
     drop(next);
     assert!(!has("m") && !has("n"));
 }
+
+/// Which answers what they ask: that the lock is held.
+#[test]
+fn waiters_follow_a_name_from_a_demoted_primary() {
+    let (old, new) = (Redis::start(&PRIMARY), Redis::start(&PRIMARY));
+    let address = |server: &Redis| server.process().address();
+    let ([_old, _new], port) = relays([("127.0.0.2", address(&old)), ("127.0.0.3", address(&new))]);
+    let name = Name::of(&["127.0.0.2"]);
+    let url = memlock_tests::url::with(&old.url_at(&name.with_port(port)), "notify=off");
+    let (holder, waiter) = (connect(&old.url()), connect(&url));
+    let held = holder.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| waiter.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
+        until("it waits", || old.reply::<usize>(&["EXISTS", "{lock:m}%wait"]) == 1);
+        let () = old.reply(&["REPLICAOF", "127.0.0.1", "1"]);
+        name.lead_to(&["127.0.0.3"]);
+        assert!(waits.join().unwrap().unwrap().is_some(), "it asks the old one");
+    });
+    held.abandon();
+}

@@ -12,7 +12,7 @@ use memlock_tests::names::{Name, relays};
 use memlock_tests::postgresql::{Postgresql, program};
 use memlock_tests::process::Server;
 
-use crate::{LEASE, Place, alone, connect, is_free};
+use crate::{LEASE, PATIENCE, Place, alone, connect, is_free};
 
 /// By how many seconds the clock of another server is ahead.
 const CLOCKS: [i64; 3] = [0, -29, -86_400];
@@ -74,6 +74,29 @@ fn a_name_is_followed_from_a_demoted_primary_to_its_promoted_standby() {
     assert_eq!(kept.release().unwrap(), Release::Released);
     drop(next);
     assert!(is_free(&client, "m") && is_free(&client, "n"));
+}
+
+/// Which answers what they ask: that the lock is held.
+#[test]
+fn waiters_follow_a_name_from_a_server_that_has_become_read_only() {
+    let [old, new] = [(); 2].map(|()| Postgresql::with(&["max_connections=12"]));
+    let address = |server: &Postgresql| server.process().address();
+    let ([_old, _new], port) = relays([("127.0.0.2", address(&old)), ("127.0.0.3", address(&new))]);
+    let name = Name::of(&["127.0.0.2"]);
+    let url = memlock_tests::url::with(&old.url_at(&name.with_port(port)), "notify=off");
+    let (holder, waiter) = (connect(&old.url_at(&address(&old))), connect(&url));
+    let held = holder.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| waiter.mutex("m", LEASE).unwrap().lock_for(PATIENCE));
+        let queue = "SELECT count(*) FROM memlock.items WHERE key = 'lock:m%wait'";
+        until("it waits", || old.sql(queue) == "1");
+        old.sql("ALTER SYSTEM SET default_transaction_read_only = on");
+        old.sql("SELECT pg_reload_conf()");
+        until("it takes no writes", || old.sql("SHOW default_transaction_read_only") == "on");
+        name.lead_to(&["127.0.0.3"]);
+        assert!(waits.join().unwrap().unwrap().is_some(), "it asks the old one");
+    });
+    held.abandon();
 }
 
 /// Of the files of a server that is still there, as a snapshot of a disk is. It has no other timeline.

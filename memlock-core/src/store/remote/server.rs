@@ -16,6 +16,10 @@ use crate::fork::{self, ForkLocal};
 use crate::store::recovery::{self, Guard, Observed};
 use crate::store::{Epoch, Failure, Op, Recovery, Reply, Survives};
 
+/// How old a connection gets for batches that only read, where the server has a host name. A server
+/// that was demoted answers them, but accepts no new connection: so the name is resolved again.
+const READS_FOR: Duration = Duration::from_secs(10);
+
 /// How long a server counts as silent after a request that it did not answer. The time must cover
 /// the exit of a program that holds many locks, and be short enough that a drop long after a single
 /// timeout tries again.
@@ -149,7 +153,7 @@ impl<P: Protocol> Server<P> {
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
-        let (pooled, epoch) = self.take();
+        let (pooled, epoch) = self.take(ops);
         let taken = pooled.as_ref().map(|pooled| pooled.last_used());
         let failure = match self.attempt(protocol, pooled, epoch, ops, meanwhile) {
             Ok(replies) => return Ok(replies),
@@ -341,7 +345,7 @@ impl<P: Protocol> Server<P> {
         }
     }
 
-    fn take(&self) -> (Option<Box<P::Connection>>, u64) {
+    fn take(&self, ops: &[Op<'_>]) -> (Option<Box<P::Connection>>, u64) {
         let mut idle = self.idle();
         let (connection, epoch) = (idle.connections.pop(), idle.epoch);
         drop(idle);
@@ -351,12 +355,20 @@ impl<P: Protocol> Server<P> {
             Some(mut connection) => {
                 if connection.was_closed() {
                     (None, self.distrust())
+                } else if self.is_too_old(&connection, ops) {
+                    (None, epoch)
                 } else {
                     (Some(connection), epoch)
                 }
             }
             None => (None, epoch),
         }
+    }
+
+    /// Whether another connection has to find out if the server still accepts changes.
+    fn is_too_old(&self, connection: &P::Connection, ops: &[Op<'_>]) -> bool {
+        let age = || self.clock.now().since(connection.socket().opened());
+        self.address.has_name() && !ops.iter().any(Op::changes) && age() >= READS_FOR
     }
 
     /// Keeps the connection for another batch.

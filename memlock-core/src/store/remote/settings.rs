@@ -1,5 +1,6 @@
 //! Addresses, timeouts, the size of the pool, and what is said of evictions.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -90,6 +91,11 @@ impl Address {
     /// `host:port`, or the path, by which humans and the hash identify the server.
     pub(in crate::store) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Whether the server has a host name, which may lead elsewhere.
+    pub(in crate::store) fn has_name(&self) -> bool {
+        matches!(&self.place, Place::Tcp(host, _) if host.parse::<IpAddr>().is_err())
     }
 
     /// The server in messages, such as `memcached at 10.0.0.7:11211`. `server`: what it is.

@@ -40,6 +40,7 @@ pub(in crate::store) struct Socket {
     stream: Stream,
     clock: Arc<dyn Clock>,
     io_timeout: Duration,
+    opened: Moment,
     /// When the connection was last taken into use.
     last_used: Moment,
     /// The request that [`Socket::write_out`] sends.
@@ -82,6 +83,7 @@ impl Socket {
             stream,
             clock: Arc::clone(clock),
             io_timeout,
+            opened: last_used,
             last_used,
             output: Vec::new(),
             input: Input::default(),
@@ -117,6 +119,11 @@ impl Socket {
     /// The local address, and the server's.
     pub(in crate::store) fn ends(&self) -> (Option<IpAddr>, Option<SocketAddr>) {
         self.stream.ends()
+    }
+
+    /// When the connection was opened.
+    pub(in crate::store) fn opened(&self) -> Moment {
+        self.opened
     }
 
     /// When the connection was last taken into use.
