@@ -236,8 +236,8 @@ fn give_back(held: &mut Held, target: &Target, signals: Signals, lost_before: bo
         Ok(Release::Released) => {
             if held.was_in_doubt() {
                 complain(&format!(
-                    "{target} was released, but not at once: the server did not answer. If it had lost it before, that is not \
-                     known."
+                    "{target} was released, but not at once: the server did not answer. If it had lost it \
+                     before, that is not known."
                 ));
             }
             false

@@ -130,7 +130,7 @@ fn a_handle_that_resizes_gives_the_semaphore_its_number(bench: &Bench) {
     let eight = opened_with(&*new, 8, Mismatch::Resize);
     acquire(&*eight, 3).release().unwrap();
     assert_eq!(five.permits(), Ok(8));
-    // At the first use only: whoever resizes it later is not contradicted.
+    // At the first use only: a later resize stays.
     five.resize(6).unwrap();
     acquire(&*eight, 1).release().unwrap();
     assert_eq!(five.permits(), Ok(6));

@@ -58,7 +58,8 @@ fn version(stats: &Stats) -> Finding {
         return Finding::new("version", Good, format!("memcached {shown}"));
     }
     if is_from(OLDEST) {
-        let faults = "releases before 1.6.42 have known security faults: whoever reaches the server can crash it";
+        let faults =
+            "releases before 1.6.42 have known security faults: any client can crash the server";
         return Finding::new("version", Note, format!("memcached {shown}; {faults}"))
             .mend("let only your own hosts reach it, and upgrade it, unless your distribution has mended them");
     }
