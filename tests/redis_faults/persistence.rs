@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memlock_core::{ErrorKind, Release, RenewOptions};
 use memlock_tests::assert_safe;
-use memlock_tests::client::{connect, fence, fences_rise, last_fence};
+use memlock_tests::client::{connect, fence, fences_rise, last_fence, until_renewed};
 use memlock_tests::launch::{poll_until, until};
 use memlock_tests::names::{Name, relays};
 use memlock_tests::process::Server;
@@ -241,13 +241,7 @@ fn a_name_is_followed_from_a_demoted_primary_to_its_promoted_replica() {
     let next = client.mutex("n", LEASE).unwrap().try_lock().unwrap().unwrap();
     assert!(has("n"));
     let remaining = || replica.reply::<i64>(&["PTTL", "lock:m"]);
-    let mut least = remaining();
-    until("the lock is renewed on the replica", || {
-        let is_renewed = remaining() > least;
-        least = least.min(remaining());
-        thread::sleep(Duration::from_millis(50));
-        is_renewed
-    });
+    until_renewed("on the replica", remaining);
     assert!(kept.is_held() && kept.lost().is_none());
     assert_eq!(kept.release().unwrap(), Release::Released);
     drop(next);

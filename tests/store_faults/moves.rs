@@ -1,10 +1,10 @@
 //! The host name of a server moves to another address. The server there has all that was stored, as
 //! one has that was started anew on the same disk.
 
-use std::thread;
 use std::time::Duration;
 
 use memlock_core::{Release, RenewOptions};
+use memlock_tests::client::{is_granted, until_renewed};
 use memlock_tests::launch::until;
 use memlock_tests::names::{Name, relays};
 use memlock_tests::relay::{Fate, Relay};
@@ -33,18 +33,9 @@ pub(crate) fn a_moved_name_is_followed_and_held_locks_are_renewed_there(bench: &
     drop(old);
     name.lead_to(&[NEW]);
     let other = client.mutex("n", LEASE).unwrap();
-    until("the client is at the new address", || {
-        let tried = other.try_lock();
-        tried.is_ok_and(|lock| lock.is_some_and(|mut lock| lock.unlock().is_ok()))
-    });
+    until("the client is at the new address", || is_granted(other.try_lock()));
     let remaining = || witness.mutex("m", LEASE).unwrap().owner().unwrap().unwrap().remaining;
-    let mut least = remaining();
-    until("the lock is renewed at the new address", || {
-        let is_renewed = remaining() > least;
-        least = least.min(remaining());
-        thread::sleep(Duration::from_millis(50));
-        is_renewed
-    });
+    until_renewed("at the new address", remaining);
     assert!(kept.is_held() && kept.lost().is_none());
     assert_eq!(kept.release().unwrap(), Release::Released);
 }
@@ -54,18 +45,10 @@ pub(crate) fn a_name_is_followed_away_from_a_silent_server(bench: &Bench) {
     let (old, new, name, address) = places(bench);
     let client = bench.quick_client(&address, QUICK);
     let mutex = client.mutex("m", LEASE).unwrap();
-    until("it is at the old address", || {
-        mutex
-            .lock_for(PATIENCE)
-            .is_ok_and(|lock| lock.is_some_and(|mut lock| lock.unlock().is_ok()))
-    });
+    until("it is at the old address", || is_granted(mutex.lock_for(PATIENCE)));
     assert_eq!(new.bursts(), 0);
     old.decide(|_| Fate::LoseRequest);
     assert!(mutex.try_lock().is_err());
     name.lead_to(&[NEW]);
-    until("it is at the new address", || {
-        mutex
-            .lock_for(PATIENCE)
-            .is_ok_and(|lock| lock.is_some_and(|mut lock| lock.unlock().is_ok()))
-    });
+    until("it is at the new address", || is_granted(mutex.lock_for(PATIENCE)));
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use memlock_core::store::Survives;
 use memlock_core::{ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, SetUp};
+use memlock_tests::client::until_renewed;
 use memlock_tests::launch::{ReservedPort, poll_until, until};
 use memlock_tests::relay::Relay;
 use memlock_tests::sigpipe;
@@ -100,13 +101,7 @@ pub(crate) fn a_renewed_lock_is_reported_lost_or_kept_across_a_restart(bench: &B
         return;
     }
     let remaining = || witness.mutex("m", LEASE).unwrap().owner().unwrap().unwrap().remaining;
-    let mut least = remaining();
-    until("it is renewed on the server that came back", || {
-        let is_renewed = remaining() > least;
-        least = least.min(remaining());
-        thread::sleep(Duration::from_millis(50));
-        is_renewed
-    });
+    until_renewed("on the server that came back", remaining);
     assert!(kept.is_held() && kept.lost().is_none());
     assert_eq!(kept.release().unwrap(), Release::Released);
 }

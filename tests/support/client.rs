@@ -1,9 +1,11 @@
 //! Clients of databases.
 
+use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Client, Release};
+use memlock_core::{Client, Lock, Release, Result};
 
+use crate::launch::until;
 use crate::{assert_safe, url};
 
 /// A lease that no test outlasts.
@@ -20,6 +22,23 @@ pub fn connect(url: &str) -> Client {
 pub fn is_free(client: &Client, name: &str) -> bool {
     let mutex = client.mutex(name, LEASE).expect("a good name");
     mutex.owner().expect("the server answers").is_none()
+}
+
+/// Waits until a lock is renewed, which is when what remains of its lease rises. `place`: where that is.
+pub fn until_renewed<T: Copy + Ord>(place: &str, remaining: impl Fn() -> T) {
+    let mut least = remaining();
+    until(&format!("the lock is renewed {place}"), || {
+        let now = remaining();
+        let is_renewed = now > least;
+        least = least.min(now);
+        thread::sleep(Duration::from_millis(50));
+        is_renewed
+    });
+}
+
+/// Whether an attempt was granted the lock, and released it.
+pub fn is_granted(tried: Result<Option<Lock>>) -> bool {
+    tried.is_ok_and(|lock| lock.is_some_and(|mut lock| lock.unlock().is_ok()))
 }
 
 /// The fence of a lock that this client holds for a moment. It keeps its connection.

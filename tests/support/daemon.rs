@@ -39,17 +39,7 @@ pub fn keeps_its_files_after_a_pause(url: &str) {
 /// If anything else is, or a lock does not work.
 #[track_caller]
 pub fn keeps_its_files_at_once(url: &str) {
-    assert!(in_a_child(|| keeps_its_files(url, Own::file, Duration::ZERO)), "{url}: see above");
-    keeps_its_pipes_at_once(url);
-}
-
-/// As [`keeps_its_files_at_once`], for what has no positions to write at.
-///
-/// # Panics
-/// If it is written to, or a lock does not work.
-#[track_caller]
-pub fn keeps_its_pipes_at_once(url: &str) {
-    for kind in PIPES {
+    for kind in PIPES.into_iter().chain([Own::file as fn() -> Own]) {
         assert!(in_a_child(|| keeps_its_files(url, kind, Duration::ZERO)), "{url}: see above");
     }
 }

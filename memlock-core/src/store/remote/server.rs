@@ -368,7 +368,7 @@ impl<P: Protocol> Server<P> {
     /// Whether another connection has to find out if the server still accepts changes.
     fn is_too_old(&self, connection: &P::Connection, ops: &[Op<'_>]) -> bool {
         let age = || self.clock.now().since(connection.socket().opened());
-        self.address.has_name() && !ops.iter().any(Op::changes) && age() >= READS_FOR
+        !ops.iter().any(Op::changes) && age() >= READS_FOR && self.address.has_name()
     }
 
     /// Keeps the connection for another batch.
