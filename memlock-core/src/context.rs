@@ -7,14 +7,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::extensions::Extensions;
 use crate::fork::{self, ForkLocal};
 use crate::name::{Key, Keyspace, Named};
 use crate::notify::{Notifier, Reach};
 use crate::owner::Identity;
-use crate::store::{Epoch, Failure, Guarantees, Item, Node, Op, Recovery, Reply, Route, Store};
+use crate::store::{
+    Epoch, Failure, Guarantees, Item, Node, Op, Recovery, Reply, Route, Silence, Store,
+};
 
 /// How often in a row a step is sent before its outcome counts as unknown.
 pub(crate) const ATTEMPTS: usize = 3;
@@ -26,8 +28,18 @@ pub(crate) const ATTEMPTS: usize = 3;
 #[derive(Clone)]
 pub(crate) struct Context {
     inner: Arc<Inner>,
-    /// Requests of this handle fail at once if the server is silent: see [`Context::for_drop`].
-    skips_silent: bool,
+    silent: SilentServer,
+}
+
+/// What a handle does with a server that did not answer a short while ago.
+#[derive(Clone, Copy)]
+enum SilentServer {
+    /// It is asked.
+    Asked,
+    /// It is not asked: see [`Context::for_drop`].
+    Skipped,
+    /// If it fell silent after this moment, it is asked briefly: see [`Context::for_try`].
+    AskedBriefly(Moment),
 }
 
 struct Inner {
@@ -68,7 +80,7 @@ impl Context {
             notifier,
             extensions: Extensions::default(),
         };
-        Context { inner: Arc::new(inner), skips_silent: false }
+        Context { inner: Arc::new(inner), silent: SilentServer::Asked }
     }
 
     /// Ends all waits in progress in this client, in any thread: each returns "interrupted". Later
@@ -129,22 +141,49 @@ impl Context {
     /// cleaning up. It sends nothing to a server that did not answer a short while ago, so that
     /// dropping any number of locks costs one timeout per server.
     pub(crate) fn for_drop(&self) -> Context {
-        Context { inner: Arc::clone(&self.inner), skips_silent: true }
+        self.with(SilentServer::Skipped)
+    }
+
+    /// The same client for a call that tries once and begins now. Once a server falls silent, it is
+    /// given a quarter of a timeout more, to resolve what became of a request without a reply.
+    pub(crate) fn for_try(&self) -> Context {
+        self.with(SilentServer::AskedBriefly(self.clock().now()))
     }
 
     /// The same client for calls of the user, which are always tried.
     pub(crate) fn for_calls(&self) -> Context {
-        Context { inner: Arc::clone(&self.inner), skips_silent: false }
+        self.with(SilentServer::Asked)
+    }
+
+    fn with(&self, silent: SilentServer) -> Context {
+        Context { inner: Arc::clone(&self.inner), silent }
+    }
+
+    /// Whether this handle is of a call that tries once.
+    pub(crate) fn tries_once(&self) -> bool {
+        matches!(self.silent, SilentServer::AskedBriefly(_))
     }
 
     /// Whether the server that owns `route` did not answer a short while ago.
     pub(crate) fn is_silent(&self, route: Route) -> bool {
-        self.inner.store.is_silent(route)
+        self.inner.store.silence(route).is_some()
     }
 
     /// Whether this handle sends nothing to the server that owns `route`, for now.
     pub(crate) fn skips(&self, route: Route) -> bool {
-        self.skips_silent && self.is_silent(route)
+        match self.silent {
+            SilentServer::Asked => false,
+            SilentServer::Skipped => self.is_silent(route),
+            SilentServer::AskedBriefly(_) => self
+                .fell_silent(route)
+                .is_some_and(|silence| silence.patience <= self.clock().now()),
+        }
+    }
+
+    /// The silence of the server, if it began during the one try of this handle.
+    fn fell_silent(&self, route: Route) -> Option<Silence> {
+        let SilentServer::AskedBriefly(began) = self.silent else { return None };
+        self.inner.store.silence(route).filter(|silence| silence.since >= began)
     }
 
     /// # Errors
@@ -166,7 +205,10 @@ impl Context {
         ops: &[Op<'_>],
     ) -> std::result::Result<Vec<Reply>, Failure> {
         self.skip_if_silent(route)?;
-        unless_astray(|| self.inner.store.run(route, ops))
+        unless_astray(|| match self.fell_silent(route) {
+            Some(_) => self.inner.store.run_briefly(route, ops),
+            None => self.inner.store.run(route, ops),
+        })
     }
 
     /// As [`Context::run`], and calls `meanwhile` while the request is on its way.

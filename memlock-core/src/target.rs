@@ -27,6 +27,11 @@ impl Target {
         Target { context: self.context.for_calls(), ..self.clone() }
     }
 
+    /// The same item for a call that tries once: see [`Context::for_try`].
+    pub(crate) fn for_try(&self) -> Target {
+        Target { context: self.context.for_try(), ..self.clone() }
+    }
+
     pub(crate) fn now(&self) -> Moment {
         self.context.clock().now()
     }

@@ -4,10 +4,10 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::store::Survives;
-use memlock_core::{ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, SetUp};
+use memlock_core::{ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, Result, SetUp};
 use memlock_tests::client::until_renewed;
 use memlock_tests::launch::{ReservedPort, poll_until, until};
-use memlock_tests::relay::Relay;
+use memlock_tests::relay::{Fate, Relay};
 use memlock_tests::sigpipe;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
@@ -131,6 +131,36 @@ pub(crate) fn a_frozen_server_holds_no_call_up(bench: &Bench) {
 
 fn is_released(mut lock: Lock) -> bool {
     poll_until(PATIENCE, || lock.unlock().ok()) == Some(Release::Released)
+}
+
+/// A call that tries once gives a server which has fallen silent a quarter of the timeout more, and
+/// asks it no further.
+pub(crate) fn a_try_is_patient_with_a_silent_server_once(bench: &Bench) {
+    let relay = Relay::start(bench.server().process().address());
+    let client = bench.quick_client(&relay.address(), QUICK);
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let semaphore = client.semaphore("s", 1, LEASE).unwrap();
+    let try_mutex = || mutex.try_lock().map(|lock| lock.is_some());
+    let try_semaphore = || semaphore.try_acquire().map(|permit| permit.is_some());
+    let tries: [&dyn Fn() -> Result<bool>; 2] = [&try_mutex, &try_semaphore];
+    for attempt in tries {
+        relay.decide(|_| Fate::Pass);
+        let has_connected =
+            poll_until(PATIENCE, || attempt().ok().filter(|&is_granted| is_granted));
+        assert_eq!(has_connected, Some(true));
+        let mut asked = 0;
+        // The reply to a new connection comes in time for all other calls.
+        relay.decide(move |_| {
+            asked += 1;
+            if asked == 1 { Fate::LoseRequest } else { Fate::Delay(QUICK.mul_f64(0.6)) }
+        });
+        let before = relay.bursts();
+        let error = attempt().unwrap_err();
+        let kinds = [ErrorKind::Unknown, ErrorKind::Unreachable];
+        assert!(kinds.contains(&error.kind()), "{:?}: {error}", error.kind());
+        let asked = relay.bursts() - before;
+        assert!(asked <= 2, "it was asked {asked} times");
+    }
 }
 
 /// A connection that was cut while it was idle: the next call does not notice.

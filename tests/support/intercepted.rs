@@ -5,7 +5,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::store::{Epoch, Failure, Guarantees, Node, Op, Recovery, Reply, Route, Store};
+use memlock_core::store::{
+    Epoch, Failure, Guarantees, Node, Op, Recovery, Reply, Route, Silence, Store,
+};
 
 /// The result of a batch.
 pub type Replies = Result<Vec<Reply>, Failure>;
@@ -54,8 +56,8 @@ where
         self.inner.server_of(route)
     }
 
-    fn is_silent(&self, route: Route) -> bool {
-        self.inner.is_silent(route)
+    fn silence(&self, route: Route) -> Option<Silence> {
+        self.inner.silence(route)
     }
 
     fn disconnect(&self) {

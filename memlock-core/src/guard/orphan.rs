@@ -94,9 +94,9 @@ pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, u
     orphans.put(orphans.list(), std::iter::once(orphan));
 }
 
-/// Reaps orphaned grants: several on the server of this route, and one on another server. A silent
-/// server is not contacted, so that it does not delay the use of another. If there are no orphaned
-/// grants, this costs one atomic read.
+/// Reaps orphaned grants: several on the server of this route, and, unless the caller tries once, one
+/// on another server. A silent server is not contacted, so that it does not delay the use of another.
+/// If there are no orphaned grants, this costs one atomic read.
 pub(crate) fn reap(context: &Context, route: Route) {
     let orphans = Orphans::of(context);
     if !orphans.any.load(Ordering::Acquire) {
@@ -105,7 +105,7 @@ pub(crate) fn reap(context: &Context, route: Route) {
     let (now, server) = (context.clock().now(), context.server_of(route));
     let mut list = orphans.list();
     list.retain(|orphan| orphan.until > now);
-    let (mut here, mut elsewhere) = (AT_ONCE, 1);
+    let (mut here, mut elsewhere) = (AT_ONCE, usize::from(!context.tries_once()));
     let due: Vec<OrphanedGrant> = list
         .extract_if(.., |orphan| {
             let route = Route::of(&orphan.key);

@@ -153,9 +153,14 @@ impl Mutex {
     fn acquire(&self, wait: &Wait<'_>, holder: &Cell<ObservedHolder>) -> Result<Waited<Lock>> {
         call_or(Waited::Interrupted, || {
             let process = fork::generation();
-            let mut attempt = Attempt::new(&self.target, self.lease, holder)?;
+            let once = wait.is_once().then(|| self.target.for_try());
+            let target = once.as_ref().unwrap_or(&self.target);
+            let mut attempt = Attempt::new(target, self.lease, holder)?;
             let local = local_waiters(&self.target.context);
-            let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
+            let mut waited = first_try::acquire(&mut attempt, wait, target, local);
+            if let (Some(_), Ok(Waited::Done(lock))) = (&once, &mut waited) {
+                lock.kind.target = self.target.clone();
+            }
             // Another thread may have handed the lock off, by another token. A child that was
             // forked during the call does not look for the grants of its parent.
             let by_this_token =

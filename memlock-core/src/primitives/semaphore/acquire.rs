@@ -154,9 +154,15 @@ impl Semaphore {
             }
             let process = fork::generation();
             let patience = Patience::of(wait, self.target.context.clock());
-            let mut attempt = Attempt::new(self, request, patience, snapshot)?;
+            let once =
+                wait.is_once().then(|| Semaphore { target: self.target.for_try(), ..self.clone() });
+            let semaphore = once.as_ref().unwrap_or(self);
+            let mut attempt = Attempt::new(semaphore, request, patience, snapshot)?;
             let local = local_waiters(&self.target.context);
-            let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
+            let mut waited = first_try::acquire(&mut attempt, wait, &semaphore.target, local);
+            if let (Some(_), Ok(Waited::Done(permit))) = (&once, &mut waited) {
+                permit.kind.semaphore = self.clone();
+            }
             if let Some(until) = attempt.orphan_until()
                 && !matches!(waited, Ok(Waited::Done(_)))
                 && fork::generation() == process

@@ -20,6 +20,7 @@ use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Op, Reply};
+use crate::target::Target;
 use crate::wait::entries::Request;
 use crate::wait::policy;
 use crate::wait::queue::Capacity;
@@ -201,9 +202,16 @@ impl<'a> Attempt<'a> {
                     return granted.map(Some);
                 }
                 OperationOutcome::NoRoom { refusal } => {
-                    if let Some(refusal) = refusal {
-                        self.check(refusal.permits)?;
-                        self.refusal.set(Some(refusal));
+                    match refusal {
+                        Some(refusal) => {
+                            self.check(refusal.permits)?;
+                            self.refusal.set(Some(refusal));
+                        }
+                        // It may have been dropped untried.
+                        None => {
+                            let Target { context, route, .. } = &semaphore.target;
+                            context.skip_if_silent(*route).map_err(|failure| failure.error)?;
+                        }
                     }
                     match self.park(called, is_over) {
                         Some(parked) => outcome = parked,
@@ -246,7 +254,10 @@ impl<'a> Attempt<'a> {
         let is_fresh =
             |snapshot: &Snapshot| now.since(snapshot.sent) <= snapshot.took * 2 + JUST_NOW;
         let snapshot = self.snapshot.take().filter(is_fresh);
-        let completion = submit::submit(semaphore, operation, snapshot, is_over);
+        // A leader of another thread may still ask a silent server for others.
+        let Target { context, route, .. } = &semaphore.target;
+        let is_over = || context.skips(*route) || is_over();
+        let completion = submit::submit(semaphore, operation, snapshot, &is_over);
         self.take(completion)
     }
 

@@ -169,19 +169,19 @@ impl<'a> Leader<'a> {
     /// One read, if there is no record to build on, and one write.
     fn round(&mut self, is_over: &dyn Fn() -> bool) {
         let Target { context, route, .. } = &self.semaphore.target;
-        // A thread that only drops a guard sends nothing to a silent server; the threads of the
-        // other operations do so for themselves.
+        // A thread that only drops a guard, or tries once, sends nothing more to a silent server; the
+        // threads of the other operations do so for themselves.
         if context.skips(*route)
             && let Err(error) = self.semaphore.inspect()
         {
-            return self
-                .settle_where(&mut |member| member.ticket.is_none().then(|| member.fails(&error)));
+            return self.fail_own(&error);
         }
         let (mut snapshot, remembered) = match self.snapshot.take() {
             Some(snapshot) => snapshot,
             None => match self.inspect() {
                 Ok(Some(snapshot)) => (snapshot, false),
                 Ok(None) => return self.set_up(),
+                Err(error) if context.skips(*route) => return self.fail_own(&error),
                 Err(error) => return self.fail(&error),
             },
         };
@@ -485,6 +485,11 @@ impl<'a> Leader<'a> {
                 None => Some(OperationOutcome::Unresolved(None)),
             }
         });
+    }
+
+    /// Completes the leader's own operation with this error. The next leader goes on with the others.
+    fn fail_own(&mut self, error: &Error) {
+        self.settle_where(&mut |member| member.ticket.is_none().then(|| member.fails(error)));
     }
 
     /// Nothing can be done for any operation now: completes all of them with this error.

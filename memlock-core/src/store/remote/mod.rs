@@ -33,7 +33,7 @@ use std::time::Duration;
 use super::admin::Admin;
 use super::recovery::Guard;
 use super::url::Url;
-use super::{Epoch, Failure, Guarantees, Node, Op, Recovery, Reply, Route, Store};
+use super::{Epoch, Failure, Guarantees, Node, Op, Recovery, Reply, Route, Silence, Store};
 use crate::clock::Clock;
 #[cfg(feature = "admin")]
 use crate::error::Error;
@@ -118,8 +118,16 @@ impl<P: Protocol> Store for Remote<P> {
         self.servers.place(route)
     }
 
-    fn is_silent(&self, route: Route) -> bool {
-        self.owner(route).is_silent()
+    fn run_briefly(
+        &self,
+        route: Route,
+        ops: &[Op<'_>],
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        self.owner(route).run_briefly(&self.protocol, ops)
+    }
+
+    fn silence(&self, route: Route) -> Option<Silence> {
+        self.owner(route).silence()
     }
 
     fn removal_sql(&self, key: &Key, start: &[u8]) -> Option<String> {

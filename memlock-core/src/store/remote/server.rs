@@ -14,7 +14,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::fork::{self, ForkLocal};
 use crate::store::recovery::{self, Guard, Observed};
-use crate::store::{Epoch, Failure, Op, Recovery, Reply, Survives};
+use crate::store::{Epoch, Failure, Op, Recovery, Reply, Silence, Survives};
 
 /// How old a connection gets for batches that only read, where the server has a host name. A server
 /// that was demoted answers them, but accepts no new connection: so the name is resolved again.
@@ -53,8 +53,8 @@ struct Idle<C: Connection> {
     /// Whether the last batch was refused, for reasons of its own. If the next one is, too, those may be
     /// reasons of all: a locked table.
     was_refused: bool,
-    /// Set if the last batch timed out: the server counts as silent until then.
-    silent_until: Option<Moment>,
+    /// When the last batch timed out, if it did: the server counts as silent for [`SILENCE`].
+    silent_since: Option<Moment>,
     /// Whether a warning of evictions was logged.
     has_warned: bool,
     connections: Vec<Box<C>>,
@@ -70,7 +70,7 @@ impl<C: Connection> Default for Idle<C> {
             observed: Observed::default(),
             is_down: false,
             was_refused: false,
-            silent_until: None,
+            silent_since: None,
             has_warned: false,
             connections: Vec::new(),
         }
@@ -118,9 +118,10 @@ impl<P: Protocol> Server<P> {
     }
 
     /// Whether the last batch timed out, less than [`SILENCE`] ago.
-    pub(super) fn is_silent(&self) -> bool {
-        let silent_until = self.idle().silent_until;
-        silent_until.is_some_and(|until| self.clock.now() < until)
+    pub(super) fn silence(&self) -> Option<Silence> {
+        let silent_since = self.idle().silent_since;
+        let since = silent_since.filter(|&since| self.clock.now() < since + SILENCE)?;
+        Some(Silence { since, patience: since + self.address.settings.briefly().io_timeout })
     }
 
     /// The server's time, by [`ServerTime::at`].
@@ -155,7 +156,7 @@ impl<P: Protocol> Server<P> {
     ) -> std::result::Result<Vec<Reply>, Failure> {
         let (pooled, epoch) = self.take(ops);
         let taken = pooled.as_ref().map(|pooled| pooled.last_used());
-        let failure = match self.attempt(protocol, pooled, epoch, ops, meanwhile) {
+        let failure = match self.attempt(protocol, pooled, epoch, ops, meanwhile, None) {
             Ok(replies) => return Ok(replies),
             Err(failure) => failure,
         };
@@ -163,9 +164,20 @@ impl<P: Protocol> Server<P> {
             taken.is_some_and(|taken| self.idle().epoch != epoch && !self.was_waited_for(taken));
         if is_suspect && !failure.sent && failure.error.is_outage() && !fork::is_astray() {
             let epoch = self.idle().epoch;
-            return self.attempt(protocol, None, epoch, ops, meanwhile);
+            return self.attempt(protocol, None, epoch, ops, meanwhile, None);
         }
         Err(failure)
+    }
+
+    /// Runs a batch on a connection of its own, which is given a quarter of the time for each wait,
+    /// and then closed.
+    pub(super) fn run_briefly(
+        &self,
+        protocol: &P,
+        ops: &[Op<'_>],
+    ) -> std::result::Result<Vec<Reply>, Failure> {
+        let epoch = self.idle().epoch;
+        self.attempt(protocol, None, epoch, ops, &|| (), Some(&self.address.briefly()))
     }
 
     fn attempt(
@@ -175,6 +187,7 @@ impl<P: Protocol> Server<P> {
         mut epoch: u64,
         ops: &[Op<'_>],
         meanwhile: &dyn Fn(),
+        brief: Option<&Address>,
     ) -> std::result::Result<Vec<Reply>, Failure> {
         let process = fork::process();
         let began = pooled.as_ref().map_or_else(|| self.clock.now(), |pooled| pooled.last_used());
@@ -189,7 +202,7 @@ impl<P: Protocol> Server<P> {
             Some(connection) => (connection, None),
             None => {
                 let (connection, before) = self
-                    .dial(protocol)
+                    .dial(protocol, brief.unwrap_or(&self.address))
                     .map_err(|error| fail(Failure { error, sent: false }, true))?;
                 let is_new_life = before.life.is_some_and(|before| before != connection.life());
                 if before.moved_from.is_some() || (self.guard.is_some() && is_new_life) {
@@ -200,6 +213,8 @@ impl<P: Protocol> Server<P> {
                 (Box::new(connection), Some(before))
             }
         };
+        // One that is given less time is not kept.
+        let epoch = brief.is_none().then_some(epoch);
         let life = connection.epoch();
         // The server only gets older until it carries the request out.
         let recovers = !self.recovers_for(life).is_zero();
@@ -245,19 +260,20 @@ impl<P: Protocol> Server<P> {
     }
 
     /// Opens a connection. After a failure, the next dial resolves the name of the server again.
-    fn dial(&self, protocol: &P) -> Result<(P::Connection, Before<Life<P>>)> {
+    fn dial(&self, protocol: &P, address: &Address) -> Result<(P::Connection, Before<Life<P>>)> {
         let pinned = self.address.resolver.pinned();
-        self.open(protocol, pinned).inspect_err(|_| self.address.resolver.distrust())
+        self.open(protocol, address, pinned).inspect_err(|_| self.address.resolver.distrust())
     }
 
     /// `pinned`: the address of the server until now.
     fn open(
         &self,
         protocol: &P,
+        address: &Address,
         pinned: Option<SocketAddr>,
     ) -> Result<(P::Connection, Before<Life<P>>)> {
         // Connecting changes no lock, so a failure is never worse than "unreachable".
-        let dialled = protocol.dial(&self.address, &self.clock);
+        let dialled = protocol.dial(address, &self.clock);
         let mut connection = dialled.map_err(|error| Failure { error, sent: false }.of_read())?;
         let agreed = match protocol.config() {
             Some(key) => {
@@ -335,7 +351,7 @@ impl<P: Protocol> Server<P> {
         let mut idle = self.idle();
         let was_down = std::mem::replace(&mut idle.is_down, true);
         if timed_out {
-            idle.silent_until = Some(now + SILENCE);
+            idle.silent_since = Some(now);
         }
         drop(idle);
         if was_down {
@@ -372,21 +388,21 @@ impl<P: Protocol> Server<P> {
     }
 
     /// Keeps the connection for another batch.
-    fn keep(&self, connection: Box<P::Connection>, epoch: u64) {
+    fn keep(&self, connection: Box<P::Connection>, epoch: Option<u64>) {
         let mut idle = self.idle();
         if connection.is_quiet()
-            && idle.epoch == epoch
+            && epoch == Some(idle.epoch)
             && idle.connections.len() < self.address.settings.pool
         {
             idle.connections.push(connection);
         }
     }
 
-    fn give_back(&self, connection: Box<P::Connection>, epoch: u64) {
+    fn give_back(&self, connection: Box<P::Connection>, epoch: Option<u64>) {
         self.keep(connection, epoch);
         let mut idle = self.idle();
         let was_down = std::mem::take(&mut idle.is_down);
-        (idle.silent_until, idle.was_refused) = (None, false);
+        (idle.silent_since, idle.was_refused) = (None, false);
         drop(idle);
         if was_down {
             log::info!("{} answers again.", self.title());

@@ -9,6 +9,9 @@ use super::resolver::Resolver;
 use crate::error::Result;
 use crate::store::url::Url;
 
+/// How much less time a server is given that is asked [briefly](crate::store::Store::run_briefly).
+const BRIEFLY: u32 = 4;
+
 /// How a server is accessed.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct Settings {
@@ -28,6 +31,12 @@ impl Settings {
             io_timeout: url.take_duration("io_timeout", Duration::from_secs(1))?,
             pool: url.take_count("pool", 16)?,
         })
+    }
+
+    pub(super) fn briefly(self) -> Settings {
+        let Settings { connect_timeout, io_timeout, pool } = self;
+        let io_timeout = io_timeout / BRIEFLY;
+        Settings { connect_timeout: connect_timeout.min(io_timeout), io_timeout, pool }
     }
 }
 
@@ -86,6 +95,11 @@ impl Address {
             Place::Unix(path) => path.display().to_string(),
         };
         Address { name, place, settings, resolver: Arc::new(Resolver::new()) }
+    }
+
+    /// The same server, which is given less time.
+    pub(super) fn briefly(&self) -> Address {
+        Address { settings: self.settings.briefly(), ..self.clone() }
     }
 
     /// `host:port`, or the path, by which humans and the hash identify the server.
