@@ -107,9 +107,10 @@ pub(crate) enum Command {
 /// different one on each host. Where all programs run on one host, a file needs no server:
 /// --url sqlite:///var/lib/app/locks.db.
 ///
-/// The command finds MEMLOCK_NAME, MEMLOCK_FENCE (a number that rises from holder to holder; not
-/// for semaphores) and MEMLOCK_DEADLINE (until when the lock is held at most, in Unix seconds; only
-/// with --no-renew or --max-hold) in its environment. Processes that the command leaves in the
+/// The command finds MEMLOCK_NAME, MEMLOCK_TOKENS (what runs around each other hold), MEMLOCK_FENCE (a
+/// number that rises from holder to holder; not for semaphores) and MEMLOCK_DEADLINE (until when the
+/// lock is held at most, in Unix seconds; only with --no-renew or --max-hold) in its environment.
+/// Without --timeout, a run that would wait for one around it ends at once. Processes that the command leaves in the
 /// background when it ends go on without the lock; but if a signal ended the command, they are
 /// ended, too. Options of `memlock run` stand before the command; what stands behind the command's
 /// name is the command's, with or without `--` before it.

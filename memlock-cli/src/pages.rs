@@ -14,7 +14,7 @@ use crate::exit::{CliError, Status};
 
 /// What else `memlock(1)` says.
 const ENVIRONMENT: &str = "\
-MEMLOCK_URL: where the locks are, unless --url says so; every host must name the same server. MEMLOCK_URL_FILE: a file whose first line is the URL, for URLs with passwords. MEMLOCK_NAME, MEMLOCK_FENCE and MEMLOCK_DEADLINE are set for \
+MEMLOCK_URL: where the locks are, unless --url says so; every host must name the same server. MEMLOCK_URL_FILE: a file whose first line is the URL, for URLs with passwords. MEMLOCK_NAME, MEMLOCK_TOKENS, MEMLOCK_FENCE and MEMLOCK_DEADLINE are set for \
 the command of `memlock run`. NO_COLOR: no colours, also on a terminal.";
 const EXAMPLES: [(&str, &str); 5] = [
     (

@@ -13,6 +13,7 @@
 //! | has ended | the lock is released | |
 
 mod addressed;
+mod around;
 mod check;
 mod held;
 mod program;
@@ -41,6 +42,7 @@ use crate::exit::{CliError, Status};
 use crate::out::{self, complain};
 use crate::text::shown;
 use addressed::Addressed;
+use around::Around;
 use held::Held;
 use signals::Signals;
 use target::{Acquired, Target};
@@ -59,7 +61,8 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
     let client = connect(url)?;
     let target = Target::new(&client, args)?;
     let signals = Signals::block().map_err(|error| system("Signals cannot be blocked", &error))?;
-    let acquired = match acquire(&target, args, verbose, signals)? {
+    let around = Around::of_this_process();
+    let acquired = match acquire(&target, args, verbose, signals, &around)? {
         Ok(acquired) => acquired,
         Err(report) => return not_acquired(args, &target, report, signals),
     };
@@ -73,7 +76,7 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
         ));
     }
     signals.forget_messages();
-    let child = match start(args, &held, signals) {
+    let child = match start(args, &held, signals, &around) {
         Ok(child) => child,
         Err(error) => {
             let _ = held.release(signals);
@@ -116,6 +119,7 @@ fn acquire(
     args: &Run,
     verbose: bool,
     signals: Signals,
+    around: &Around,
 ) -> Result<Result<Acquired, Report>, CliError> {
     // Asked by the wait again and again.
     let is_to_end = || {
@@ -127,16 +131,23 @@ fn acquire(
         (_, Some(limit)) => Wait::at_most(limit).through_outages(limit),
         (_, None) => Wait::FOREVER,
     };
-    if verbose && !wait.is_once() {
+    let may_deadlock = args.timeout.is_none() && !around.is_empty();
+    if (verbose || may_deadlock) && !wait.is_once() {
         // Only a first try tells whether there is anything to wait for.
         match target.acquire(&Wait::NEVER.unless(&is_to_end)) {
-            Ok(Err(report)) if report == Answer::Recovering => {
-                complain(&format!("Waiting for {target}. {report}"));
+            Ok(Err(report)) if report == Answer::Busy || report == Answer::Recovering => {
+                if may_deadlock && target.needs_what_is_held(around)? {
+                    return Err(deadlock(target));
+                }
+                if verbose {
+                    complain(&match target.held_by() {
+                        Ok(Some(holder)) if report == Answer::Busy => {
+                            format!("Waiting for {target} ({holder}).")
+                        }
+                        _ => format!("Waiting for {target}. {report}"),
+                    });
+                }
             }
-            Ok(Err(report)) if report == Answer::Busy => complain(&match target.held_by() {
-                Ok(Some(holder)) => format!("Waiting for {target} ({holder})."),
-                _ => format!("Waiting for {target}. {report}"),
-            }),
             // The wait decides whether it may begin in an outage.
             Err(error) if error.is_outage() => {}
             ended => return Ok(ended?),
@@ -144,6 +155,14 @@ fn acquire(
     }
     let tell = |why: &Error| complain(&format!("Waiting for the server of {target}. {why}"));
     Ok(target.acquire(&wait.unless(&is_to_end).on_outage(&tell))?)
+}
+
+fn deadlock(target: &Target) -> CliError {
+    let text = format!(
+        "{target} is held by the `memlock run` around this one, whose command would wait for itself. If \
+         that command does not wait for this one to end, limit the wait: --timeout."
+    );
+    CliError::new(Status::USAGE, text)
 }
 
 /// The answer when it was not acquired.
@@ -196,10 +215,11 @@ fn busy(args: &Run, message: impl FnOnce() -> String) -> Result<Status, CliError
 }
 
 /// Starts the command in our process group, with the signals as we found them.
-fn start(args: &Run, held: &Held, signals: Signals) -> io::Result<pid_t> {
+fn start(args: &Run, held: &Held, signals: Signals, around: &Around) -> io::Result<pid_t> {
     let (program, arguments) = args.command().split_first().ok_or(io::ErrorKind::NotFound)?;
     let mut command = Command::new(program);
     command.args(arguments).env("MEMLOCK_NAME", &args.name);
+    command.env(around::TOKENS, around.and(held.token()));
     let numbers = [("MEMLOCK_FENCE", held.fence()), ("MEMLOCK_DEADLINE", held.deadline(args))];
     for (variable, number) in numbers {
         match number {

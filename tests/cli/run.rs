@@ -13,7 +13,7 @@ use memlock_tests::assert_safe;
 use memlock_tests::server::Memcached;
 
 use crate::tool::{
-    MINUTE, Running, client, done, eventually, fed, held, memlock, memlock_at, path,
+    MINUTE, Running, client, done, eventually, fed, held, memlock, memlock_at, path, until_waiting,
 };
 
 /// A folder of this test, gone with it.
@@ -135,6 +135,64 @@ fn the_command_knows_its_lock() {
     );
     permit.env("MEMLOCK_FENCE", "5");
     assert_eq!(done(permit).out, "none\n");
+}
+
+/// A run that waits for a run around it would wait for ever, since that waits for its command.
+#[test]
+fn a_run_does_not_wait_for_one_around_it() {
+    let server = Memcached::start();
+    let script = |args: &str| {
+        let program = path();
+        let script = format!("\"{}\" run {args}", program.display());
+        script.replace("RUN", &format!("\"{}\" run", program.display()))
+    };
+    for (outer, inner) in [
+        ("m", "m -- true"),
+        ("m", "other -- RUN m -- true"),
+        ("m", "--verbose m -- true"),
+        ("--semaphore 1 s1", "s1 --permits 1 -- true"),
+        ("--semaphore 2 s2", "s2 --permits 1 -- RUN s2 --permits 1 -- true"),
+        ("--semaphore 3 --permits 2 s3", "s3 --permits 2 -- true"),
+    ] {
+        let script = script(inner);
+        let args: Vec<&str> = ["run"]
+            .into_iter()
+            .chain(outer.split(' '))
+            .chain(["--", "sh", "-c", &script])
+            .collect();
+        let said = done(memlock(&server, &args));
+        assert_eq!(said.code, Some(64), "{outer}, {inner}: {said:?}");
+        said.complains("would wait for itself");
+    }
+    for (outer, inner, code) in [
+        ("m", "--no-wait m -- true", 75),
+        ("m", "--timeout 100ms m -- true", 75),
+        ("m", "other -- true", 0),
+        ("--semaphore 2 s2", "s2 --permits 1 -- true", 0),
+    ] {
+        let script = script(inner);
+        let args: Vec<&str> = ["run"]
+            .into_iter()
+            .chain(outer.split(' '))
+            .chain(["--", "sh", "-c", &script])
+            .collect();
+        let said = done(memlock(&server, &args));
+        assert_eq!(said.code, Some(code), "{outer}, {inner}: {said:?}");
+    }
+}
+
+/// What a run has left in the background may wait for others, and for a later run of the same name.
+#[test]
+fn a_run_whose_outer_run_has_ended_waits() {
+    let server = Memcached::start();
+    let tokens = done(memlock(&server, &["run", "m", "--", "sh", "-c", "echo $MEMLOCK_TOKENS"]));
+    let lock = held(&server, "m");
+    let mut later = memlock(&server, &["run", "m", "--", "true"]);
+    later.env("MEMLOCK_TOKENS", format!("not-a-token {}", tokens.out.trim()));
+    let later = Running::start(later);
+    until_waiting(&server);
+    drop(lock);
+    later.ends().ended(0).quietly();
 }
 
 #[test]

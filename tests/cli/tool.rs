@@ -32,7 +32,12 @@ pub(crate) fn memlock(server: &Memcached, args: &[&str]) -> Command {
 /// The command with this URL, and with nothing else of our environment that it heeds.
 pub(crate) fn memlock_at(url: &str, args: &[&str]) -> Command {
     let mut command = Command::new(path());
-    command.args(args).env("MEMLOCK_URL", url).env_remove("NO_COLOR").stdin(Stdio::null());
+    command
+        .args(args)
+        .env("MEMLOCK_URL", url)
+        .env_remove("NO_COLOR")
+        .env_remove("MEMLOCK_TOKENS")
+        .stdin(Stdio::null());
     heeding_keys(&mut command);
     command
 }

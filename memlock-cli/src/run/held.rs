@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::{Error, ErrorKind, Loss, Notice, Release, RenewOptions, Renewal};
+use memlock_core::{Error, ErrorKind, Loss, Notice, Release, RenewOptions, Renewal, Token};
 
 use crate::args::Run;
 use crate::duration;
@@ -22,6 +22,7 @@ const PAUSE: Duration = Duration::from_millis(250);
 /// A lock, or permits.
 pub(super) struct Held {
     what: What,
+    token: Token,
     /// The server was asked for it, and has it no more.
     is_gone: AtomicBool,
     /// The server has not answered a release: a later one cannot tell whether it was lost before.
@@ -43,12 +44,17 @@ impl Held {
         {
             out::complain(&mismatch);
         }
+        let token = acquired.token();
         let what = if args.no_renew {
             What::Leased(acquired)
         } else {
             What::Renewed(renewed(target, acquired.renew(renew(target, args)))?)
         };
-        Ok(Held { what, is_gone: AtomicBool::new(false), was_in_doubt: false })
+        Ok(Held { what, token, is_gone: AtomicBool::new(false), was_in_doubt: false })
+    }
+
+    pub(super) fn token(&self) -> Token {
+        self.token
     }
 
     pub(super) fn fence(&self) -> Option<u64> {

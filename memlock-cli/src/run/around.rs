@@ -1,0 +1,38 @@
+//! The runs around this one: each `memlock run` whose command, or what that has started, is this
+//! process. Each holds something until its command ends, and may wait for this process until then.
+
+use std::env;
+use std::fmt::Write;
+
+use memlock_core::Token;
+
+/// The variable by which a command knows what is held around it: tokens, the outermost first.
+pub(super) const TOKENS: &str = "MEMLOCK_TOKENS";
+
+/// What the runs around this one were granted. They may have lost or released it since.
+#[derive(Debug)]
+pub(super) struct Around(Vec<Token>);
+
+impl Around {
+    pub(super) fn of_this_process() -> Around {
+        let tokens = env::var(TOKENS).unwrap_or_default();
+        Around(tokens.split_ascii_whitespace().filter_map(|token| token.parse().ok()).collect())
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn has(&self, token: Token) -> bool {
+        self.0.contains(&token)
+    }
+
+    /// The value of the variable for a command that runs under this token, too.
+    pub(super) fn and(&self, token: Token) -> String {
+        let mut tokens = String::new();
+        for around in &self.0 {
+            let _ = write!(tokens, "{around} ");
+        }
+        tokens + &token.to_string()
+    }
+}
