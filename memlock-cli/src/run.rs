@@ -33,7 +33,7 @@ use std::thread;
 
 use libc::pid_t;
 use memlock_core::store::without_password;
-use memlock_core::{Answer, Error, Release, Report, Wait};
+use memlock_core::{Answer, Error, ErrorKind, Release, Report, Wait};
 
 use crate::args::{OnLost, Run};
 use crate::connect::{Url, connect};
@@ -131,30 +131,27 @@ fn acquire(
         (_, Some(limit)) => Wait::at_most(limit).through_outages(limit),
         (_, None) => Wait::FOREVER,
     };
-    let may_deadlock = args.timeout.is_none() && !around.is_empty();
-    if (verbose || may_deadlock) && !wait.is_once() {
+    if verbose && !wait.is_once() {
         // Only a first try tells whether there is anything to wait for.
         match target.acquire(&Wait::NEVER.unless(&is_to_end)) {
-            Ok(Err(report)) if report == Answer::Busy || report == Answer::Recovering => {
-                if may_deadlock && target.needs_what_is_held(around)? {
-                    return Err(deadlock(target));
-                }
-                if verbose {
-                    complain(&match target.held_by() {
-                        Ok(Some(holder)) if report == Answer::Busy => {
-                            format!("Waiting for {target} ({holder}).")
-                        }
-                        _ => format!("Waiting for {target}. {report}"),
-                    });
-                }
+            Ok(Err(report)) if report == Answer::Recovering => {
+                complain(&format!("Waiting for {target}. {report}"));
             }
+            Ok(Err(report)) if report == Answer::Busy => complain(&match target.held_by() {
+                Ok(Some(holder)) => format!("Waiting for {target} ({holder})."),
+                _ => format!("Waiting for {target}. {report}"),
+            }),
             // The wait decides whether it may begin in an outage.
             Err(error) if error.is_outage() => {}
             ended => return Ok(ended?),
         }
     }
     let tell = |why: &Error| complain(&format!("Waiting for the server of {target}. {why}"));
-    Ok(target.acquire(&wait.unless(&is_to_end).on_outage(&tell))?)
+    let wait = wait.unless(&is_to_end).on_outage(&tell).while_holding(around.tokens());
+    target.acquire(&wait).map_err(|error| match error.kind() {
+        ErrorKind::Deadlock => deadlock(target),
+        _ => error.into(),
+    })
 }
 
 fn deadlock(target: &Target) -> CliError {

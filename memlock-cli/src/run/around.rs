@@ -19,12 +19,8 @@ impl Around {
         Around(tokens.split_ascii_whitespace().filter_map(|token| token.parse().ok()).collect())
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    pub(super) fn has(&self, token: Token) -> bool {
-        self.0.contains(&token)
+    pub(super) fn tokens(&self) -> &[Token] {
+        &self.0
     }
 
     /// The value of the variable for a command that runs under this token, too.

@@ -7,7 +7,6 @@ use memlock_core::lease::MIN_LEASE;
 use memlock_core::semaphore::Holder;
 use memlock_core::{Client, Guard, Mismatch, Mutex, Report, Request, Semaphore, Wait};
 
-use super::around::Around;
 use crate::args::{OnMismatch, Run};
 use crate::connect::{server_of, usual_lease};
 use crate::duration::date;
@@ -90,24 +89,6 @@ impl Target {
             What::Permits(semaphore, _) => semaphore.recovery(),
         };
         recovery.is_some()
-    }
-
-    /// Whether it cannot be acquired before a run around this one has released it.
-    ///
-    /// # Errors
-    /// As for any read.
-    pub(super) fn needs_what_is_held(&self, around: &Around) -> memlock_core::Result<bool> {
-        Ok(match &self.what {
-            What::Lock(mutex) => {
-                let record = mutex.owner()?.and_then(|owner| owner.record);
-                record.is_some_and(|record| around.has(record.token))
-            }
-            What::Permits(semaphore, request) => semaphore.status()?.is_some_and(|status| {
-                let held = status.holders.iter().filter(|holder| around.has(holder.token));
-                let held: u32 = held.map(|holder| holder.permits).sum();
-                held > 0 && status.permits.saturating_sub(held) < request.permits
-            }),
-        })
     }
 
     /// The holder, as far as the item shows: what is read is already past. `None` if it shows no

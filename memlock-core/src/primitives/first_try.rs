@@ -1,7 +1,7 @@
 //! The first attempt of every acquisition. The call enters the wait only if this attempt fails and
 //! the caller has time.
 
-use crate::error::{ErrorKind, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::fork;
 use crate::target::Target;
 use crate::wait::local::LocalWaiters;
@@ -58,5 +58,22 @@ pub(super) fn acquire<G: Acquire>(
         return Ok(Waited::Interrupted);
     }
     let start = Start { process, began, deadline, known, first };
+    if start.first.is_ok() && would_wait_for_itself(acquire, wait, target) {
+        let text = format!(
+            "What is needed is held by the caller, on {}: it would wait for itself.",
+            target.server()
+        );
+        return Err(Error::new(ErrorKind::Deadlock, text));
+    }
     wait::run(acquire, wait, target, local, &interruption, start)
+}
+
+/// Whether the wait could end only after the caller has released what it holds. No I/O if the caller
+/// holds nothing.
+fn would_wait_for_itself<G: Acquire>(acquire: &G, wait: &Wait<'_>, target: &Target) -> bool {
+    let held = wait.held();
+    !held.is_empty()
+        && target
+            .read(&[acquire.inspection()])
+            .is_ok_and(|replies| replies.first().is_some_and(|reply| acquire.needs(reply, held)))
 }

@@ -7,6 +7,7 @@ use super::queue::Capacity;
 use super::wake::Reserve;
 use crate::error::{Error, Result};
 use crate::notify::Successors;
+use crate::owner::Token;
 use crate::store::{Op, Reply};
 use crate::wait_id::WaitId;
 
@@ -53,6 +54,12 @@ pub(crate) trait Acquire {
     /// The capacity available to the next waiter, by the reply to an inspection. `leaves`: this
     /// waiter leaves, and gives up its reservation.
     fn capacity(&mut self, reply: &Reply, leaves: bool) -> Option<Capacity>;
+
+    /// Whether the target cannot be acquired before these holders release it, by the reply to an
+    /// inspection.
+    fn needs(&self, _reply: &Reply, _held: &[Token]) -> bool {
+        false
+    }
 
     /// Whether the target is available to the first waiter in the queue, though not to others.
     fn is_for_the_first(&self, _reply: &Reply) -> bool {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::context::Context;
 use crate::error::{Answer, Error};
+use crate::owner::Token;
 
 /// The longest outage that a wait tolerates unless somebody says otherwise.
 const DEFAULT_OUTAGE: Duration = Duration::from_secs(5);
@@ -18,12 +19,19 @@ pub struct Wait<'a> {
     cancel: Option<&'a Cancel>,
     outage: Option<Duration>,
     on_outage: Option<&'a dyn Fn(&Error)>,
+    held: &'a [Token],
 }
 
 impl<'a> Wait<'a> {
     /// Wait without a limit.
-    pub const FOREVER: Wait<'static> =
-        Wait { limit: None, interrupted: None, cancel: None, outage: None, on_outage: None };
+    pub const FOREVER: Wait<'static> = Wait {
+        limit: None,
+        interrupted: None,
+        cancel: None,
+        outage: None,
+        on_outage: None,
+        held: &[],
+    };
     /// Make one attempt.
     pub const NEVER: Wait<'static> = Wait { limit: Some(Duration::ZERO), ..Wait::FOREVER };
 
@@ -68,6 +76,20 @@ impl<'a> Wait<'a> {
     pub fn on_outage(mut self, began: &'a dyn Fn(&Error)) -> Wait<'a> {
         self.on_outage = Some(began);
         self
+    }
+
+    /// What the caller releases only after this wait, by its tokens. If a wait without a limit needs it,
+    /// the call fails with [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock): it would wait for
+    /// itself.
+    #[must_use]
+    pub fn while_holding(mut self, tokens: &'a [Token]) -> Wait<'a> {
+        self.held = tokens;
+        self
+    }
+
+    /// What a wait without a limit must not wait for.
+    pub(crate) fn held(&self) -> &'a [Token] {
+        if self.limit.is_none() { self.held } else { &[] }
     }
 
     /// The longest outage that the wait tolerates.

@@ -306,6 +306,11 @@ impl Acquire for Attempt<'_> {
         })
     }
 
+    fn needs(&self, reply: &Reply, held: &[Token]) -> bool {
+        let Reply::Value(item) = reply else { return false };
+        OwnerRecord::parse(&item.value).is_some_and(|record| held.contains(&record.token))
+    }
+
     fn has_changed_hands(&self) -> bool {
         self.tenure.has_changed_hands()
     }

@@ -380,6 +380,17 @@ impl Acquire for Attempt<'_> {
         Op::get(&self.semaphore.target.key)
     }
 
+    fn needs(&self, reply: &Reply, held: &[Token]) -> bool {
+        let Ok(Some(Snapshot { record, now, .. })) = self.semaphore.note(reply, self.looked.get())
+        else {
+            return false;
+        };
+        let holdings = record.holdings.iter();
+        let ours = holdings.filter(|holding| holding.until > now && held.contains(&holding.token));
+        let ours = ours.fold(0, |sum: u32, holding| sum.saturating_add(holding.permits));
+        ours > 0 && record.permits.saturating_sub(ours) < self.request.permits
+    }
+
     fn state(&mut self, reply: &Reply, first: bool) -> Result<policy::TargetState> {
         self.snapshot = None;
         let Some(snapshot) = self.semaphore.note(reply, self.looked.get())? else {
