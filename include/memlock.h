@@ -163,7 +163,7 @@
 #define MEMLOCK_CONFIG -5
 
 /**
- * The calling thread already holds this bare mutex.
+ * The caller already holds what it asks for: here, the calling thread a bare mutex.
  */
 #define MEMLOCK_DEADLOCK -6
 

@@ -52,7 +52,7 @@ pub const MEMLOCK_UNKNOWN: c_int = -3;
 pub const MEMLOCK_PROTOCOL: c_int = -4;
 /// An invalid URL or setting.
 pub const MEMLOCK_CONFIG: c_int = -5;
-/// The calling thread already holds this bare mutex.
+/// The caller already holds what it asks for: here, the calling thread a bare mutex.
 pub const MEMLOCK_DEADLOCK: c_int = -6;
 /// A bug in memlock was caught. Please report it.
 pub const MEMLOCK_INTERNAL: c_int = -7;

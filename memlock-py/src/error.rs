@@ -85,7 +85,7 @@ const ROWS: [Row; 17] = [
         "Deadlock",
         Answer::Deadlock,
         &[|py| py.get_type::<PyRuntimeError>()],
-        "This thread already holds the mutex by mutex_lock() and would wait for itself.",
+        "The caller already holds what it asks for, and would wait for itself.",
     ),
     row("InternalError", Answer::Internal, &[], "A bug in memlock was caught. Please report it."),
     row(

@@ -42,11 +42,11 @@ impl HeldPermits {
         held_permits
     }
 
-    pub(crate) fn push(&self, py: Python<'_>, held: Acquisition) {
+    pub(crate) fn push(&self, py: Python<'_>, held: Arc<Acquisition>) {
         self.with(py, |state| {
             state.forget_over(held.thread);
             state.count += 1;
-            state.entries.push(Entry { number: state.count, held: Arc::new(held) });
+            state.entries.push(Entry { number: state.count, held });
         });
     }
 

@@ -5,6 +5,7 @@
 //! | `client`, `mutex`, `owner`, `semaphore`, `permit`, `holder`, `counter`, `distinct_list`, `bare` | the classes and functions of the Python API |
 //! | `acquisition` | one acquisition, shared between threads |
 //! | `held_lock`, `held_permits` | what a mutex or semaphore object holds |
+//! | `entered` | what a thread has entered by `with` statements |
 //! | `renew` | renewal, and the callbacks |
 //! | `deferral`, `deferred_release` | a release that is left to the end of a transaction |
 //! | `mask` | the signals that a thread blocks |
@@ -34,6 +35,7 @@ mod dealloc;
 mod deferral;
 mod deferred_release;
 mod distinct_list;
+mod entered;
 mod error;
 mod exit_hook;
 mod held_lock;

@@ -16,6 +16,7 @@ use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
 use crate::deferral::Scope;
 use crate::deferred_release::DeferredRelease;
+use crate::entered;
 use crate::held_lock::{HeldLock, Taken};
 use crate::owner::Owner;
 use crate::renew::{Renew, loss_name};
@@ -27,7 +28,8 @@ use crate::subject::{Kind, Subject, creation_error};
 ///
 /// It is used like threading.Lock, in a `with` statement or by acquire() and release(). The object
 /// holds at most one acquisition at a time: threads that share it exclude each other, a thread that
-/// acquires it twice waits for itself, and any thread may release it.
+/// acquires it twice waits for itself, and any thread may release it. Inside a `with` statement of the
+/// lock, by this object or another one, a wait for it without a limit raises Deadlock.
 ///
 /// A holder keeps the lock for at most the lease, unless it extends the lease. After that another
 /// holder may acquire it: check `remaining`, or pass `fence` to the resource that the lock
@@ -93,6 +95,9 @@ impl Mutex {
             Ok(held) => held,
             Err(report) => return Ok(Err(report)),
         };
+        if scope == Scope::With {
+            entered::enter(py, &held);
+        }
         if let Some(displaced) = self.held_lock.replace(py, held) {
             py.detach(|| drop(displaced));
         }

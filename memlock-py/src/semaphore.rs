@@ -17,6 +17,7 @@ use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
 use crate::deferral::Scope;
 use crate::deferred_release::DeferredRelease;
+use crate::entered;
 use crate::error::raise;
 use crate::held_permits::{HeldPermits, release_all};
 use crate::holder::Holder;
@@ -37,6 +38,9 @@ use crate::subject::{Kind, Subject, creation_error};
 /// A holder keeps its permits for at most the lease, unless it extends the lease; the permits of a
 /// program that died become available when its lease ends. After that another holder may acquire
 /// them: check `remaining`.
+///
+/// Inside a `with` statement that holds permits, a wait without a limit that could end only after that
+/// statement raises Deadlock.
 ///
 /// With renew=True leases are renewed automatically while permits are held, also those of permit(),
 /// until they are released or lost.
@@ -211,7 +215,7 @@ impl Semaphore {
         let timeout = effective_timeout(py, blocking, timeout, self.timeout)?;
         let request = Request { permits: permits.0, priority: priority.0, ages };
         let held = self.take(py, timeout, request, cancel, Scope::Call)?;
-        Ok(held.map(|held| self.held_permits.push(py, held)).is_ok())
+        Ok(held.map(|held| self.held_permits.push(py, Arc::new(held))).is_ok())
     }
 
     /// Release the last `n` acquisitions, each in one or two round trips. Any thread may call this.
@@ -416,7 +420,11 @@ impl Semaphore {
     fn __enter__<'py>(slf: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let (py, semaphore) = (slf.py(), slf.get());
         match semaphore.take(py, semaphore.timeout, Request::default(), None, Scope::With)? {
-            Ok(held) => semaphore.held_permits.push(py, held),
+            Ok(held) => {
+                let held = Arc::new(held);
+                entered::enter(py, &held);
+                semaphore.held_permits.push(py, held);
+            }
             Err(report) => return Err(semaphore.subject.timed_out(py, &report)),
         }
         Ok(slf)

@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use crate::args::Name;
 use crate::call;
+use crate::entered;
 use crate::error::{Special, raise, raise_core, raise_special};
 use crate::shared_client::{SharedClient, server};
 
@@ -90,7 +91,9 @@ impl Subject {
         body: impl FnOnce(&Wait<'_>) -> Result<std::result::Result<T, Report>> + Send,
     ) -> PyResult<std::result::Result<T, Report>> {
         self.check_open(py)?;
-        let waited = call::wait(py, timeout, cancel, |wait| Ok(body(wait)))?;
+        let is_limited = timeout.is_some() || cancel.is_some();
+        let held = if is_limited { Vec::new() } else { entered::tokens(py) };
+        let waited = call::wait(py, timeout, cancel, |wait| Ok(body(&wait.while_holding(&held))))?;
         match waited.map_err(|error| self.failed(py, &error))? {
             Err(report) if report == Answer::Interrupted => {
                 self.check_open(py)?;

@@ -69,6 +69,7 @@ mod mismatch;
 mod model;
 mod mutex;
 mod renewal;
+mod self_waits;
 mod semaphore;
 mod store;
 mod waiting;

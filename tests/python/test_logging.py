@@ -163,10 +163,11 @@ def boom(_: logging.LogRecord) -> None:
 def test_what_a_handler_raises_ends_a_wait_of_the_main_thread(
     mortal_server: Memcached, name: str, listen: Listen
 ) -> None:
-    holder = memlock.connect(mortal_server.url)
+    held = memlock.connect(mortal_server.url).mutex(name)
+    held.acquire()
     # The handler is called when a request has taken so long.
     client = memlock.connect(f"{mortal_server.bare_url}?io_timeout=5s&outage=60s")
-    with holder.mutex(name), mortal_server.plain() as plain:
+    with mortal_server.plain() as plain:
 
         def stop() -> None:
             eventually(lambda: plain.queue(name))

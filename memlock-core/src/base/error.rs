@@ -49,7 +49,7 @@ pub enum Answer {
     Protocol = -4,
     /// A bad URL or setting.
     Config = -5,
-    /// This thread already holds that bare mutex.
+    /// The caller already holds what it asks for, and would wait for itself.
     Deadlock = -6,
     /// A bug in memlock: a panic was caught at the boundary.
     Internal = -7,
@@ -94,7 +94,7 @@ impl Answer {
                   reply."
             }
             Answer::Config => c"The URL or a setting is not valid.",
-            Answer::Deadlock => c"This thread already holds that mutex and would wait for itself.",
+            Answer::Deadlock => c"The caller already holds it and would wait for itself.",
             Answer::Internal => c"A bug in memlock was caught. Please report it.",
         }
     }

@@ -1,0 +1,159 @@
+"""A thread inside a `with` statement does not wait without a limit for what it holds itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import greenlet
+import memlock
+import pytest
+from support import Memcached, MemcachedText, eventually, safe
+
+# If it waits for itself all the same, the lease ends, and the test fails.
+LEASE = 2.0
+Lock = Any
+Makers = dict[str, Callable[[memlock.Client, str], Lock]]
+SINGLE: Makers = {
+    "mutex": lambda client, name: client.mutex(name, LEASE),
+    "semaphore": lambda client, name: client.semaphore(name, 1, LEASE),
+    "permit": lambda client, name: client.semaphore(name, 1, LEASE).permit(),
+}
+
+
+@contextlib.contextmanager
+def within(lock: Lock) -> Iterator[None]:
+    with lock:
+        yield
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+@pytest.mark.parametrize("enter", [lambda lock: lock, within])
+def test_a_nested_with_statement_raises(
+    client: memlock.Client, server: Memcached, name: str, kind: str, enter: Callable[[Lock], Any]
+) -> None:
+    make = SINGLE[kind]
+    for other in (client, memlock.connect(server.url)):
+        with enter(make(client, name)):
+            with pytest.raises(memlock.Deadlock) as raised, make(other, name):
+                pass
+            assert name in str(raised.value)
+            assert f"127.0.0.1:{server.port}" in str(raised.value)
+        with make(other, name):
+            pass
+
+
+def test_one_object_that_is_entered_twice_raises(mutex: memlock.Mutex) -> None:
+    with mutex:
+        with pytest.raises(memlock.Deadlock), mutex:
+            pass
+        with pytest.raises(memlock.Deadlock):
+            mutex.acquire()
+        assert mutex.check()
+    assert not mutex.locked()
+
+
+def test_permits_that_are_left_are_waited_for(client: memlock.Client, name: str) -> None:
+    semaphore = client.semaphore(name, 3, LEASE)
+    with semaphore, semaphore, semaphore, pytest.raises(memlock.Deadlock):
+        semaphore.acquire()
+    with semaphore, pytest.raises(memlock.Deadlock):
+        semaphore.acquire(permits=3)
+    with ThreadPoolExecutor(1) as pool, semaphore:
+        other = client.semaphore(name, 3, LEASE).permit(permits=2)
+        waiting = pool.submit(semaphore.acquire, permits=2)
+        eventually(lambda: semaphore.available == 0)
+        other.release()
+        assert waiting.result()
+
+
+def test_a_limited_wait_ends_as_ever(client: memlock.Client, mutex: memlock.Mutex) -> None:
+    handle = client.cancel_handle()
+    with mutex:
+        assert not mutex.acquire(blocking=False)
+        assert not mutex.acquire(timeout=0.01)
+        handle.cancel()
+        with pytest.raises(memlock.Interrupted):
+            mutex.acquire(cancel=handle)
+
+
+def test_tasks_of_one_loop_raise(client: memlock.Client, name: str) -> None:
+    async def hold(entered: asyncio.Event, done: asyncio.Event) -> None:
+        with client.mutex(name, LEASE):
+            entered.set()
+            await done.wait()
+
+    async def wait(entered: asyncio.Event, done: asyncio.Event) -> None:
+        await entered.wait()
+        with pytest.raises(memlock.Deadlock), client.mutex(name, LEASE):
+            pass
+        done.set()
+
+    async def both() -> None:
+        entered, done = asyncio.Event(), asyncio.Event()
+        await asyncio.gather(wait(entered, done), hold(entered, done))
+
+    asyncio.run(both())
+
+
+def test_greenlets_of_one_thread_raise(client: memlock.Client, name: str) -> None:
+    main = greenlet.getcurrent()
+
+    def hold() -> None:
+        with client.mutex(name, LEASE):
+            main.switch()
+
+    holder = greenlet.greenlet(hold)
+    holder.switch()
+    with pytest.raises(memlock.Deadlock), client.mutex(name, LEASE):
+        pass
+    holder.switch()
+    with client.mutex(name, LEASE):
+        pass
+
+
+def test_another_thread_waits(client: memlock.Client, plain: MemcachedText, name: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with client.mutex(name):
+            # In the same context.
+            waiting = pool.submit(contextvars.copy_context().run, client.mutex(name).acquire)
+            eventually(lambda: plain.queue(name))
+        assert waiting.result()
+
+
+def test_what_another_thread_leaves_is_waited_for(
+    client: memlock.Client, plain: MemcachedText, name: str
+) -> None:
+    """As a framework does that runs both ends of a generator in threads of a pool."""
+    first, second = client.mutex(name), client.mutex(name)
+    entering = within(first)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(contextvars.copy_context().run, entering.__enter__).result()
+        waiting = pool.submit(contextvars.copy_context().run, second.acquire)
+        eventually(lambda: plain.queue(name))
+        entering.__exit__(None, None, None)
+        assert waiting.result()
+    safe(not first.is_held, "both hold it")
+    second.release()
+
+
+def test_a_child_waits_for_its_parent(
+    client: memlock.Client, plain: MemcachedText, name: str
+) -> None:
+    with client.mutex(name):
+        child = os.fork()
+        if child == 0:
+            # Also an exception must not get to the rest of the test.
+            try:
+                os._exit(0 if client.mutex(name).acquire() else 1)
+            finally:
+                os._exit(2)
+        has_ended = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        eventually(lambda: plain.queue(name) or os.waitid(os.P_PID, child, has_ended))
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
