@@ -441,7 +441,7 @@ typedef struct memlock_holder {
 
 #ifdef __cplusplus
 extern "C" {
-#endif // __cplusplus
+#endif /* __cplusplus */
 
 #if defined(MEMLOCK_BARE_NAMES)
 /**
@@ -1533,7 +1533,7 @@ int memlock_wait_cancel(const struct memlock_wait *wait);
 void memlock_wait_close(struct memlock_wait *wait);
 
 #ifdef __cplusplus
-}  // extern "C"
-#endif  // __cplusplus
+} /* extern "C" */
+#endif /* __cplusplus */
 
 #endif  /* MEMLOCK_H */
