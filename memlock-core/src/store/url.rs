@@ -336,11 +336,16 @@ pub(crate) fn host(text: &str) -> std::result::Result<(&str, Option<u16>), &'sta
     if rest.is_empty() {
         return Ok((host, None));
     }
-    let port = rest.strip_prefix(':').ok_or("has text behind ']'")?;
-    match port.parse() {
-        Ok(port) if port != 0 => Ok((host, Some(port))),
-        _ => Err("has no port from 1 to 65535"),
-    }
+    let text = rest.strip_prefix(':').ok_or("has text behind ']'")?;
+    Ok((host, Some(port(text).ok_or(NO_PORT)?)))
+}
+
+/// What is wrong with a server whose [`port`] is none.
+pub(crate) const NO_PORT: &str = "has no port from 1 to 65535";
+
+/// Parses a port.
+pub(crate) fn port(text: &str) -> Option<u16> {
+    text.parse().ok().filter(|&port| port != 0)
 }
 
 fn is_name(text: &str) -> bool {

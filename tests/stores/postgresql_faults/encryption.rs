@@ -4,10 +4,11 @@ use std::fs;
 
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::certificate::certify;
+use memlock_tests::launch::poll_until;
 use memlock_tests::process::Server;
 use memlock_tests::{daemon, sigpipe, url};
 
-use crate::{LEASE, Place, alone, connect};
+use crate::{LEASE, PATIENCE, Place, alone, connect};
 
 #[test]
 fn connections_are_encrypted_as_the_url_says() {
@@ -33,6 +34,7 @@ fn connections_are_encrypted_as_the_url_says() {
     for (url, parameters, count) in [
         (&by_address, "sslmode=disable".to_owned(), "0"),
         (&by_address, "sslmode=prefer".to_owned(), "1"),
+        (&by_address, "sslmode=allow".to_owned(), "1"),
         (&by_address, "sslmode=require".to_owned(), "1"),
         (&by_address, format!("sslmode=verify-ca&{root}"), "1"),
         (&by_name, format!("sslmode=verify-full&{root}"), "1"),
@@ -65,6 +67,27 @@ fn connections_are_encrypted_as_the_url_says() {
     for unknown in ["sslmode=verify-full", "sslmode=verify-ca"] {
         refused(&by_name, unknown, ErrorKind::Unreachable, "TLS");
     }
+    // Lines of pg_hba.conf for connections of one kind only.
+    let hba = data.join("pg_hba.conf");
+    let all = fs::read_to_string(&hba).unwrap();
+    for (line, parameters, instead) in [
+        ("hostnossl", "sslmode=allow", "sslmode=disable"),
+        ("hostssl", "sslmode=disable", "sslmode=require"),
+    ] {
+        let lines = format!("{line} all {0} all trust\nhost all {0} all reject\n{all}", place.name);
+        fs::write(&hba, lines).unwrap();
+        server.sql("SELECT pg_reload_conf()");
+        let is_refused = || {
+            let client = connect(&url::with(&by_address, parameters));
+            client.mutex("m", LEASE).unwrap().try_lock().err()
+        };
+        let error = poll_until(PATIENCE, is_refused).unwrap();
+        assert_eq!(error.kind(), ErrorKind::Config, "{error}");
+        assert!(error.to_string().contains(instead), "{parameters}: {error}");
+        let mutex = connect(&url::with(&by_address, instead)).mutex("m", LEASE).unwrap();
+        assert_eq!(mutex.lock().unwrap().unlock().unwrap(), Release::Released);
+    }
+    fs::write(&hba, all).unwrap();
     server.sql("ALTER SYSTEM RESET ssl");
     server.sql("SELECT pg_reload_conf()");
 }

@@ -4,6 +4,7 @@ use std::fs;
 
 use memlock_core::{Error, ErrorKind, Release};
 use memlock_tests::launch::poll_until;
+use memlock_tests::process::Server;
 use memlock_tests::url;
 
 use crate::{LEASE, PATIENCE, Place, alone, connect, shared};
@@ -61,6 +62,22 @@ fn passwords_are_proven_in_every_way_and_shown_in_none() {
         assert!(said.contains(user.as_str()) && !said.contains("secret"), "{error}");
         assert!(!format!("{:?}", connect(&right)).contains("ss:w"));
         says(&place.url(), ErrorKind::Config, &["password", "PGPASSWORD"]);
+    }
+}
+
+#[test]
+fn a_socket_is_found_by_its_directory_and_port() {
+    let server = shared();
+    let place = Place::on(server);
+    let directory = server.files().display().to_string();
+    let port = server.process().port();
+    let (user, encoded) = (&place.name, directory.replace('/', "%2F"));
+    for socket in [
+        format!("postgresql://{user}@{encoded}:{port}/postgres"),
+        format!("postgresql://{user}@{encoded}/postgres?port={port}"),
+        format!("postgresql://{user}@/postgres?host={directory}&port={port}"),
+    ] {
+        works(&url::with(&socket, &format!("schema={user}")));
     }
 }
 

@@ -44,8 +44,9 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
     let name = schema.name();
     match said.code.as_str() {
         "28P01" | "28000" => Error::config(format!(
-            "The server does not let the user {user:?} in ({}): check user, password and pg_hba.conf.",
-            shown(&said.text)
+            "The server does not let the user {user:?} in ({}): check user, password and pg_hba.conf{}.",
+            shown(&said.text),
+            encryption_hint(&said.text)
         )),
         "3D000" => {
             Error::config(format!("There is no such database there ({}).", shown(&said.text)))
@@ -99,6 +100,19 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
         code => {
             Error::protocol(format!("The server reports the error {code:?}: {}", shown(&said.text)))
         }
+    }
+}
+
+/// What to write if `pg_hba.conf` has lines for connections of the other kind only.
+fn encryption_hint(refusal: &str) -> &'static str {
+    if !refusal.contains("pg_hba.conf") {
+        ""
+    } else if refusal.ends_with("no encryption") {
+        ", or write sslmode=require in the URL"
+    } else if refusal.ends_with("SSL encryption") {
+        ", or write sslmode=disable in the URL if it has lines for connections without TLS (hostnossl) only"
+    } else {
+        ""
     }
 }
 

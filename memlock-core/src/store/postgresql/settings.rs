@@ -10,7 +10,7 @@ use super::ssl::Ssl;
 use crate::error::{Error, Result};
 use crate::name::{Key, Keyspace, percent_decode};
 use crate::store::remote::{self, Place};
-use crate::store::url::{Secret, Url};
+use crate::store::url::{self, Secret, Url};
 
 const DEFAULT_PORT: u16 = 5432;
 /// Where servers have their sockets if the URL names no host: as Debian has it, and as PostgreSQL's
@@ -59,7 +59,7 @@ impl Settings {
         let database = account.path.or(given_database);
         let port = match given_port {
             None => DEFAULT_PORT,
-            Some(text) => text.parse().ok().filter(|&port| port != 0).ok_or_else(|| {
+            Some(text) => url::port(&text).ok_or_else(|| {
                 url.bad_parameter("port", &text, "is not a port from 1 to 65535.")
             })?,
         };
@@ -112,19 +112,34 @@ pub(super) fn schema(url: &mut Url) -> Result<Schema> {
     })
 }
 
-fn place(url: &Url, host: &str, port: u16) -> Result<Place> {
-    let directory = match percent_decode(host).and_then(|bytes| String::from_utf8(bytes).ok()) {
-        Some(path) if path.starts_with('/') => Some(PathBuf::from(path)),
-        Some(none) if none.is_empty() => {
-            let found = SOCKET_DIRECTORIES.iter().map(PathBuf::from).find(|path| path.is_dir());
-            Some(found.unwrap_or_else(|| PathBuf::from("/tmp")))
-        }
-        _ => None,
+/// Parses a server. The directory of its socket may be named in place of a host: in the parameter `host`
+/// with `/`, and in front of a database with `%2F`, where a port may be behind it.
+fn place(url: &Url, text: &str, default_port: u16) -> Result<Place> {
+    let bad = |why| remote::bad_server(url, text, why);
+    let is_encoded = text.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("%2f"));
+    let (path, port) = match text.split_once(':') {
+        _ if text.starts_with('/') => (Some(text.to_owned()), None),
+        Some((path, port)) if path.is_empty() || is_encoded => (decoded_path(path), Some(port)),
+        None if text.is_empty() || is_encoded => (decoded_path(text), None),
+        _ => return remote::split(url, text, default_port),
     };
-    match directory {
-        Some(directory) => Ok(Place::Unix(directory.join(format!(".s.PGSQL.{port}")))),
-        None => remote::split(url, host, port),
-    }
+    let directory = match path.ok_or_else(|| bad("has a broken %XX code, or a %00"))? {
+        none if none.is_empty() => default_directory(),
+        path => PathBuf::from(path),
+    };
+    let port =
+        port.map_or(Ok(default_port), |port| url::port(port).ok_or_else(|| bad(url::NO_PORT)))?;
+    Ok(Place::Unix(directory.join(format!(".s.PGSQL.{port}"))))
+}
+
+fn decoded_path(text: &str) -> Option<String> {
+    let path = String::from_utf8(percent_decode(text)?).ok()?;
+    (!path.contains('\0')).then_some(path)
+}
+
+fn default_directory() -> PathBuf {
+    let found = SOCKET_DIRECTORIES.iter().map(PathBuf::from).find(|path| path.is_dir());
+    found.unwrap_or_else(|| PathBuf::from("/tmp"))
 }
 
 fn variable(name: &str) -> Option<String> {
@@ -153,12 +168,17 @@ mod tests {
             ("postgresql://u@h/d?port=9", "u", "d", tcp("h", 9)),
             ("postgresql:///d?host=/run/pg&user=u", "u", "d", unix("/run/pg/.s.PGSQL.5432")),
             ("postgresql://u@%2Frun%2Fpg/d?port=7", "u", "d", unix("/run/pg/.s.PGSQL.7")),
+            ("postgresql://u@%2frun%2Fpg:26102/d?port=7", "u", "d", unix("/run/pg/.s.PGSQL.26102")),
+            ("postgresql://u@%2Fa%3A1%25:2/d", "u", "d", unix("/a:1%/.s.PGSQL.2")),
+            ("postgresql://u@/d?host=/a:1%2525", "u", "d", unix("/a:1%25/.s.PGSQL.5432")),
             ("postgresql://?host=h&user=u&dbname=d", "u", "d", tcp("h", 5432)),
         ] {
             let (settings, places) = read(text).unwrap();
             assert_eq!((settings.user.as_str(), settings.database.as_str()), (user, database));
             assert_eq!(places, [place], "{text}");
         }
+        let defaults = read("postgresql://u@:7/d?port=8").unwrap().1;
+        assert_eq!(defaults, [Place::Unix(default_directory().join(".s.PGSQL.7"))]);
         assert_eq!(read("postgresql://u@a,b:1/d").unwrap().1, [tcp("a", 5432), tcp("b", 1)]);
         for bad in [
             "postgresql:x",
@@ -167,6 +187,10 @@ mod tests {
             "postgresql://u@h?port=0",
             "postgresql://u@h?host=i",
             "postgresql://%4@h",
+            "postgresql://u@%2Frun:0/d",
+            "postgresql://u@%2Frun%00/d",
+            "postgresql://u@%2Frun:5432x/d",
+            "postgresql://u@%2Frun%2/d",
             "postgresql://%00@h",
             "postgresql://u@h?durable=maybe",
             "postgresql://u@h?schema=a.b",

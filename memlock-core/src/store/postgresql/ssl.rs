@@ -32,7 +32,7 @@ pub(super) struct Ssl {
 
 impl Ssl {
     /// Takes the parameters from the URL, and reads the files that they name. The words are those of
-    /// PostgreSQL's own programs.
+    /// PostgreSQL's own programs; `allow`, which would try without TLS first, is taken as `prefer`.
     #[cfg(feature = "tls")]
     pub(super) fn take(url: &mut Url) -> Result<Ssl> {
         let mode = url.take("sslmode");
@@ -88,9 +88,9 @@ impl Ssl {
 
 fn unknown(url: &Url, mode: Option<&str>) -> Error {
     let known = if cfg!(feature = "tls") {
-        "disable, prefer, require, verify-ca or verify-full"
+        "disable, allow, prefer, require, verify-ca or verify-full"
     } else {
-        "disable or prefer, since this memlock was built without TLS"
+        "disable, allow or prefer, since this memlock was built without TLS"
     };
     url.bad_parameter("sslmode", mode.unwrap_or_default(), &format!("is not one of {known}."))
 }

@@ -70,13 +70,16 @@ fn weight(server: &str, route: Route) -> u64 {
 
 /// Parses `host`, `host:port` or `[ipv6]:port`, a part of the URL.
 pub(in crate::store) fn split(url: &Url, text: &str, default_port: u16) -> Result<Place> {
-    let (host, port) = url::host(text).map_err(|why| {
-        Error::config(format!(
-            "{} {why}: write host, host:port or [ipv6]:port, and commas between servers.",
-            url.part("The server", text)
-        ))
-    })?;
+    let (host, port) = url::host(text).map_err(|why| bad_server(url, text, why))?;
     Ok(Place::Tcp(host.to_ascii_lowercase(), port.unwrap_or(default_port)))
+}
+
+/// The error of a server in the URL.
+pub(in crate::store) fn bad_server(url: &Url, text: &str, why: &str) -> Error {
+    Error::config(format!(
+        "{} {why}: write host, host:port or [ipv6]:port, and commas between servers.",
+        url.part("The server", text)
+    ))
 }
 
 /// Parses the location of a `…+unix` URL, the path of a socket.

@@ -47,6 +47,8 @@ use server::Server;
 pub(super) use dial::connect;
 #[cfg(any(fuzzing, test))]
 pub use dial::fuzzed::dial_these;
+#[cfg(feature = "postgresql")]
+pub(super) use hosts::bad_server;
 pub(super) use hosts::split;
 #[cfg(any(feature = "memcached", feature = "redis"))]
 pub(super) use hosts::unix_socket;
