@@ -193,7 +193,7 @@ fn fences_rise_although_the_counter_was_replaced() {
 fn a_server_that_cannot_save_is_named() {
     let server = Redis::start(&["--save", "3600 100000"]);
     let client = client(&server);
-    let mut lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let mut lock = client.mutex("held", LEASE).unwrap().try_lock().unwrap().unwrap();
     fs::remove_dir_all(server.directory()).unwrap();
     let mut admin = server.connection();
     let saved: redis::RedisResult<()> = redis::cmd("SAVE").query(&mut admin);
@@ -211,6 +211,8 @@ fn a_server_that_cannot_save_is_named() {
         assert!(error.to_string().contains("cannot save"), "{error}");
     }
     refused(&server.url(), ErrorKind::Protocol, "cannot save");
+    let held = connect(&server.url()).mutex("held", LEASE).unwrap();
+    assert!(held.try_lock().unwrap().is_none(), "it is busy");
     // Reads work, and nothing is lost.
     assert!(lock.check().unwrap());
     let error = lock.unlock().unwrap_err();

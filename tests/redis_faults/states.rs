@@ -152,12 +152,20 @@ fn a_server_without_memory_refuses_and_loses_nothing() {
     let semaphore = client.semaphore("s", 2, LEASE).unwrap();
     let _ = semaphore.set_up(LEASE).unwrap();
     let permit = semaphore.try_acquire().unwrap().unwrap();
+    let single = client.semaphore("t", 1, LEASE).unwrap();
+    let _ = single.set_up(LEASE).unwrap();
+    let only = single.try_acquire().unwrap().unwrap();
     let mut admin = server.connection();
     let () = reply(&mut admin, &["CONFIG", "SET", "maxmemory", "1"]);
     for _ in 0..3 {
         let error = client.mutex("n", LEASE).unwrap().try_lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
         assert!(error.to_string().contains("maxmemory"), "{error}");
+        // What others hold is busy, and waited for.
+        let other = client.mutex("m", LEASE).unwrap();
+        assert!(other.try_lock().unwrap().is_none());
+        assert!(other.lock_for(Duration::from_millis(20)).unwrap().is_none());
+        assert!(single.try_acquire().unwrap().is_none());
         let error = semaphore.try_acquire().unwrap_err();
         assert!(error.to_string().contains("maxmemory"), "{error}");
         assert!(lock.check().unwrap() && permit.check().unwrap());
@@ -166,11 +174,13 @@ fn a_server_without_memory_refuses_and_loses_nothing() {
         assert!(error.to_string().contains("maxmemory"), "{error}");
         assert!(lock.remaining() > LEASE / 2 && lock.remaining() < LEASE);
     }
-    refused(&server.url(), ErrorKind::Protocol, "maxmemory");
+    // Those that connect now, too.
+    assert!(connect(&server.url()).mutex("m", LEASE).unwrap().try_lock().unwrap().is_none());
     assert_eq!(lock.unlock().unwrap(), Release::Released);
+    refused(&server.url(), ErrorKind::Protocol, "maxmemory");
     assert_eq!(reply::<usize>(&mut admin, &["EXISTS", "lock:m", "lock:n"]), 0);
     let () = reply(&mut admin, &["CONFIG", "SET", "maxmemory", "0"]);
-    drop(permit);
+    drop((permit, only));
     assert_eq!(semaphore.status().unwrap().unwrap().available, 2);
     let mut lock = client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
     assert_eq!(lock.extend(LEASE).unwrap(), Extension::Extended);

@@ -7,7 +7,7 @@ use super::lock::{Grant, HandoffRequest, Lock, Tenure};
 use super::reserve::{Reservations, Reserver, remove};
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::guard::orphan;
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
@@ -148,6 +148,20 @@ impl<'a> Attempt<'a> {
         Ok(lock)
     }
 
+    /// Whether the mutex is held, or reserved for another waiter, although the server has refused the
+    /// request with this error: a server that is full does so before it looks for the item.
+    fn is_held_nevertheless(&mut self, error: &Error) -> bool {
+        let Target { context, route, .. } = self.target;
+        let was_reached = context.time(*route).is_some();
+        if error.kind() != ErrorKind::Protocol || !was_reached {
+            return false;
+        }
+        match self.target.get() {
+            Ok(Some(item)) => !is_ours(&item.value, self.token) && !self.tenure.is_ours(&item),
+            _ => false,
+        }
+    }
+
     /// Marks the record of a holder that does not know of the queue. The mark changes the item's
     /// version, so the holder notices it on release.
     fn mark_holder(&self) -> Result<TargetState> {
@@ -224,7 +238,8 @@ impl Acquire for Attempt<'_> {
                         self.in_doubt_until = Some(sent);
                     }
                     if self.in_doubt_since.is_none() {
-                        return Err(failure.error);
+                        let is_held = self.is_held_nevertheless(&failure.error);
+                        return if is_held { Ok(None) } else { Err(failure.error) };
                     }
                     error = Some(failure.error);
                     if is_over() {
