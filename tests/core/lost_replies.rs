@@ -21,7 +21,7 @@ use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
-use crate::bench::{KINDS, Kind, lost, on_memory};
+use crate::bench::{KINDS, Kind, away, lost, on_memory};
 
 const LEASE: Duration = Duration::from_secs(30);
 const SECOND: Duration = Duration::from_secs(1);
@@ -31,6 +31,8 @@ const SECOND: Duration = Duration::from_secs(1);
 enum Loss {
     /// It never arrives.
     Request,
+    /// It is not sent.
+    Unsent,
     /// It is carried out, and the reply never arrives.
     Reply,
     /// It is carried out, and the reply arrives so late.
@@ -73,6 +75,7 @@ impl Lossy {
         match found.map(|(_, loss)| loss) {
             None => inner.run(route, ops),
             Some(Loss::Request) => Err(lost()),
+            Some(Loss::Unsent) => Err(away()),
             Some(Loss::Reply) => inner.run(route, ops).and(Err(lost())),
             Some(Loss::Chance) => Ok(vec![Reply::Exists]),
             Some(Loss::Between) => {
@@ -299,6 +302,13 @@ fn an_extension_after_a_release_in_doubt_settles_that_it_is_held() {
         let (world, mut held) = hold_and_lose(kind, LEASE, &all_lost(Loss::Request));
         assert_eq!(held.release().unwrap_err().kind(), ErrorKind::Unknown);
         assert!(held.remaining().is_zero(), "it may have been released");
+        // One that is not sent changes nothing, also of that.
+        world.lose(&(0..100).map(|at| (at, Loss::Unsent)).collect::<Vec<_>>());
+        let error = held.extend(LEASE).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("earlier release"), "{error}");
+        assert!(held.remaining().is_zero(), "it may have been released");
+        assert_eq!(held.release().unwrap_err().kind(), ErrorKind::Unknown);
         world.heals();
         assert_eq!(held.extend(LEASE).unwrap(), Extension::Extended);
         assert!(!held.remaining().is_zero(), "it was extended");

@@ -292,7 +292,8 @@ impl<K: Kind> LeaseGuard<K> {
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a lease out of range.
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable): nothing was changed, and the old
-    /// lease still runs. [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) and
+    /// lease still runs, unless an earlier release is carried out.
+    /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) and
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol): the lease may or may not have been
     /// extended; rely on the shorter of the two leases, as [`LeaseGuard::remaining`] does.
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
@@ -312,7 +313,10 @@ impl<K: Kind> LeaseGuard<K> {
                     self.remember_orphan();
                     Ok(Extension::Lost)
                 }
-                Err(error) => Err(self.kind.target().said("Extending", error)),
+                Err(error) => {
+                    let error = if self.release_in_doubt { after_release(&error) } else { error };
+                    Err(self.kind.target().said("Extending", error))
+                }
             }
         })
     }
@@ -406,6 +410,18 @@ impl<K: Kind> LeaseGuard<K> {
     fn was_lost(&self) -> bool {
         self.lost && self.process == fork::generation()
     }
+}
+
+/// The error of an extension after a release whose outcome is not known.
+#[cold]
+fn after_release(error: &Error) -> Error {
+    Error::new(
+        error.kind(),
+        format!(
+            "{error} An earlier release of it may still be carried out: if a transaction releases it, end \
+             the transaction first."
+        ),
+    )
 }
 
 #[cold]

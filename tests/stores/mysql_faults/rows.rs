@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::{ErrorKind, Extension, Release};
-use memlock_tests::launch::until;
+use memlock_tests::launch::{poll_until, until};
 use memlock_tests::process::Server;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
@@ -130,6 +130,29 @@ fn a_lock_is_released_with_the_callers_transaction_or_not_at_all() {
     assert_eq!(lock.unlock().unwrap(), Release::Released);
     assert!(try_lock(&two, "m").is_none());
     until("it is released", || next.unlock().is_ok());
+}
+
+/// The server refuses it while the transaction keeps the row locked.
+#[test]
+fn an_extension_before_the_end_of_the_releasing_transaction_changes_nothing() {
+    let place = Place::on(shared());
+    for (end, extended) in [("ROLLBACK;", Extension::Extended), ("COMMIT;", Extension::Lost)] {
+        let client = place.client(SOON);
+        let mut lock = client.mutex("m", LEASE).unwrap().lock_for(PATIENCE).unwrap().unwrap();
+        let statement = lock.release_sql().unwrap();
+        let mut session = place.server.stranger(&place.database);
+        session.run(&format!("BEGIN; {statement};"));
+        let refused = || {
+            let error = lock.extend(LEASE).expect_err("the row is locked");
+            error.to_string().contains("kept the row locked").then_some(error)
+        };
+        let error = poll_until(PATIENCE, refused).expect("the server refuses it");
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("end the transaction first"), "{error}");
+        assert!(lock.remaining().is_zero(), "it may be released");
+        session.run(end);
+        assert_eq!(poll_until(PATIENCE, || lock.extend(LEASE).ok()), Some(extended));
+    }
 }
 
 #[test]

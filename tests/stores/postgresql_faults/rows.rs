@@ -226,6 +226,25 @@ fn a_lock_is_released_with_a_transaction_or_not_at_all() {
     }
 }
 
+/// The server refuses it while the transaction keeps the row locked.
+#[test]
+fn an_extension_before_the_end_of_the_releasing_transaction_changes_nothing() {
+    let place = Place::on(shared());
+    for (end, extended) in [("ROLLBACK;", Extension::Extended), ("COMMIT;", Extension::Lost)] {
+        let client = place.client(SOON);
+        let mut lock = client.mutex("m", LEASE).unwrap().lock_for(PATIENCE).unwrap().unwrap();
+        let statement = lock.release_sql().unwrap();
+        let mut stranger = place.server.stranger();
+        stranger.run("BEGIN;");
+        stranger.run(&format!("{statement};"));
+        let error = refused_for_a_locked_row(|| lock.extend(LEASE));
+        assert!(error.to_string().contains("end the transaction first"), "{error}");
+        assert!(lock.remaining().is_zero(), "it may be released");
+        stranger.run(end);
+        assert_eq!(poll_until(PATIENCE, || lock.extend(LEASE).ok()), Some(extended));
+    }
+}
+
 /// The same by the functions of the C library.
 #[test]
 fn a_statement_of_the_c_library_releases_a_lock() {

@@ -83,7 +83,7 @@ impl Lock {
                     {
                         return Ok(OwnerOutcome::Lost(None));
                     }
-                    return Err(self.not_sent(failure.error));
+                    return Err(self.not_sent(&step, failure.error));
                 }
                 Err(failure) => {
                     if failure.sent
@@ -230,7 +230,7 @@ impl Lock {
             };
             if let Err(failure) = further {
                 if !failure.sent && error.is_none() {
-                    return Err(self.not_sent(failure.error));
+                    return Err(self.not_sent(&step, failure.error));
                 }
                 failures += 1;
                 error = Some(failure.error);
@@ -243,9 +243,11 @@ impl Lock {
     }
 
     /// The error of a step that ends with a request that was not sent: it changed nothing, but an
-    /// earlier one may have.
-    fn not_sent(&self, error: Error) -> Error {
-        if self.release_in_doubt { Error::unresolved(Some(error), "lock") } else { error }
+    /// earlier release may have.
+    fn not_sent(&self, step: &OwnerStep<'_>, error: Error) -> Error {
+        let releases = !matches!(step, OwnerStep::Extend(_));
+        let in_doubt = releases && self.release_in_doubt;
+        if in_doubt { Error::unresolved(Some(error), "lock") } else { error }
     }
 
     /// Whether the server gives no new grants yet in the life that gave this version.

@@ -76,7 +76,9 @@ impl Permit {
                 _ => Ok(Outcome::Lost(None)),
             },
             OperationOutcome::Gone { instead } => Ok(self.gone(step, instead)),
-            OperationOutcome::Failed(error) if self.release_in_doubt && error.is_outage() => {
+            OperationOutcome::Failed(error)
+                if matches!(step, Step::Release) && self.release_in_doubt && error.is_outage() =>
+            {
                 Err(Error::unresolved(Some(error), "semaphore"))
             }
             OperationOutcome::Failed(error) => Err(error),
