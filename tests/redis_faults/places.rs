@@ -45,6 +45,9 @@ fn a_unix_socket_is_as_good_as_a_port() {
     daemon::keeps_its_files_after_a_pause(&url);
     // The server closes connections, and the next request cannot be written.
     let mut lock = local.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap();
+    let mut tool = local.admin(0).unwrap();
+    let () = server.reply(&["CLIENT", "KILL", "TYPE", "normal"]);
+    assert_eq!(tool.keys(&|key| key == "lock:m").unwrap().len(), 1);
     let () = server.reply(&["CLIENT", "KILL", "TYPE", "normal"]);
     assert_eq!(sigpipe::is_not_raised(|| lock.unlock()).unwrap(), Release::Released);
     let () = server.reply(&["CONFIG", "SET", "requirepass", "a b&c"]);

@@ -111,6 +111,7 @@ macro_rules! on_each_server {
             behaviour! { victim: outages: a_frozen_server_holds_no_call_up }
             behaviour! { shared: outages: a_try_is_patient_with_a_silent_server_once }
             behaviour! { shared: outages: cut_connections_are_replaced_without_a_word }
+            behaviour! { shared: outages: a_tools_connection_that_was_cut_is_replaced }
             behaviour! { shared: outages: connections_that_are_reset_end_no_program }
             behaviour! { shared: outages: a_server_that_is_not_there_is_unreachable }
             behaviour! { shared: moves: a_moved_name_is_followed_and_held_locks_are_renewed_there }

@@ -179,6 +179,46 @@ pub(crate) fn cut_connections_are_replaced_without_a_word(bench: &Bench) {
     }
 }
 
+/// Between its requests, and in the middle of one that takes several.
+pub(crate) fn a_tools_connection_that_was_cut_is_replaced(bench: &Bench) {
+    let relay = Relay::start(bench.server().process().address());
+    let client = bench.client_at(&relay.address());
+    let mut held: Vec<Lock> = Vec::new();
+    for number in 0..250 {
+        let mutex = client.mutex(format!("m{number}"), LEASE).unwrap();
+        held.push(mutex.try_lock().unwrap().unwrap());
+    }
+    let mut admin = client.admin(0).unwrap();
+    let cuts: [&dyn Fn(); 3] =
+        [&|| relay.cut(), &|| relay.only(0, Fate::CutAfter), &|| relay.only(1, Fate::CutBefore)];
+    for cut in cuts {
+        cut();
+        let of_these = |key: &str| client.keys().read(key).is_some();
+        let keys = admin.keys(&of_these).unwrap();
+        assert_eq!(keys.len(), held.len());
+        cut();
+        assert!(admin.values(&keys).unwrap().iter().all(Option::is_some));
+        cut();
+        assert!(!admin.health(LEASE).unwrap().is_empty());
+        cut();
+        let _ = admin.round_trip().unwrap();
+    }
+    // Not for ever.
+    relay.decide(|_| Fate::CutBefore);
+    let error = admin.round_trip().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    // A server that does not answer is not asked again.
+    relay.decide(|_| Fate::Pass);
+    let quick = bench.quick_client(&relay.address(), QUICK);
+    let mut admin = poll_until(PATIENCE, || quick.admin(0).ok()).unwrap();
+    relay.decide(|_| Fate::LoseRequest);
+    let before = relay.bursts();
+    let error = admin.round_trip().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert_eq!(relay.bursts(), before + 1, "{error}");
+    relay.decide(|_| Fate::Pass);
+}
+
 /// A program that does not ignore SIGPIPE lives on.
 pub(crate) fn connections_that_are_reset_end_no_program(bench: &Bench) {
     sigpipe::is_not_raised_by_resets(&bench.server().process().address(), |address| {

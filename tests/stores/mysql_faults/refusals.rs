@@ -133,10 +133,13 @@ fn a_session_that_is_killed_is_replaced() {
         }
         until("they are gone", || sessions("1").is_empty());
     };
+    let mut tool = client.admin(0).unwrap();
     kill_all();
     // A connection that was just used is not checked before it is used again.
     thread::sleep(Duration::from_millis(150));
     assert!(lock.check().unwrap(), "a lock is no session");
+    assert_eq!(tool.keys(&|key| key == "lock:m").unwrap().len(), 1);
+    drop(tool);
     // Killed while a statement waits for a row.
     let mut stranger = place.locked("lock:m");
     thread::scope(|scope| {

@@ -157,9 +157,11 @@ fn sessions_that_the_server_ends_are_replaced_without_a_word() {
     let mut lock = client.mutex("m", LEASE).unwrap().lock().unwrap();
     // A connection that was just used is not checked before it is used again.
     for pause in [0, 150] {
+        let mut tool = client.admin(0).unwrap();
         place.end_sessions();
         thread::sleep(Duration::from_millis(pause));
         assert!(lock.check().unwrap());
+        assert_eq!(tool.keys(&|key| key == "lock:m").unwrap().len(), 1);
     }
     let configure = |statement: &str| {
         let mut psql = server.psql();

@@ -3,6 +3,7 @@
 use redis::ServerError;
 
 use crate::error::{Error, ErrorKind};
+use crate::store::remote::is_silence;
 
 /// The reply to a call of a script that the server does not know.
 pub(super) const FORGOTTEN: &str = "NOSCRIPT";
@@ -21,7 +22,7 @@ pub(super) fn is_no_counter(error: &ServerError) -> bool {
 
 /// Whether the connection was closed, rather than silent.
 pub(super) fn is_of_closing(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unknown && !error.to_string().contains("did not answer")
+    error.kind() == ErrorKind::Unknown && !is_silence(error)
 }
 
 /// The error of an error reply with this code and text.

@@ -13,6 +13,7 @@
 //! | `dial` | connecting |
 //! | `stream` | TCP or a Unix socket |
 //! | `socket` | one connection: deadlines, input and output |
+//! | `tool` | a tool's connection, which is replaced when it was closed |
 
 mod agreement;
 mod dial;
@@ -24,6 +25,8 @@ mod server;
 mod settings;
 mod socket;
 mod stream;
+#[cfg(feature = "admin")]
+mod tool;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -42,6 +45,8 @@ use crate::lease::MIN_LEASE;
 use crate::name::Key;
 use hosts::Hosts;
 use server::Server;
+#[cfg(feature = "admin")]
+use tool::Tool;
 
 #[cfg(feature = "admin")]
 pub(super) use dial::connect;
@@ -58,6 +63,8 @@ pub(super) use protocol::{Reading, ServerTime};
 #[cfg(any(feature = "memcached", feature = "redis"))]
 pub(super) use settings::Evictions;
 pub(super) use settings::{Address, Place, Settings};
+#[cfg(any(feature = "admin", feature = "redis"))]
+pub(super) use socket::is_silence;
 #[cfg(feature = "mysql")]
 pub(super) use socket::lost;
 pub(super) use socket::{Patience, Socket};
@@ -177,6 +184,6 @@ impl<P: Protocol> Store for Remote<P> {
 
     #[cfg(feature = "admin")]
     fn admin(&self, node: usize) -> Result<Box<dyn Admin + '_>> {
-        self.protocol.admin(self.server(node)?.address())
+        Ok(Box::new(Tool::connect(&self.protocol, self.server(node)?.address())?))
     }
 }

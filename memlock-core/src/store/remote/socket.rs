@@ -298,6 +298,12 @@ fn unwritten(written: usize, error: &std::io::Error) -> Error {
     if written == 0 { unreachable(text) } else { lost(text) }
 }
 
+/// Whether the error says that the server was silent for too long, and not that the connection ended.
+#[cfg(any(feature = "admin", feature = "redis"))]
+pub(in crate::store) fn is_silence(error: &Error) -> bool {
+    error.to_string().contains("did not answer within")
+}
+
 /// The request may have been carried out.
 pub(in crate::store) fn lost(text: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unknown, text)
