@@ -96,6 +96,7 @@ impl Context {
     pub(crate) fn close(&self) {
         self.inner.closed.store(true, Ordering::SeqCst);
         self.cancel_waits();
+        self.inner.notifier.close();
         self.inner.store.disconnect();
     }
 

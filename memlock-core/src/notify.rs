@@ -45,6 +45,10 @@ pub trait Notifier: Send + Sync + fmt::Debug {
 
     /// Wakes all sleeping waiters. A signal handler may call it.
     fn interrupt_all(&self);
+
+    /// The client was closed, and all waiters were interrupted: closes each listener as soon as no
+    /// waiter uses it.
+    fn close(&self) {}
 }
 
 /// A listener in use by one waiter.

@@ -8,11 +8,12 @@ import weakref
 from collections.abc import Callable
 from concurrent import futures
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import memlock
 import pytest
-from support import Memcached, MemcachedText, eventually
+from support import Memcached, MemcachedText, eventually, run
 
 # How a thread waits for what another one holds.
 WAITS: list[Callable[..., Any]] = [
@@ -175,6 +176,59 @@ def test_closing_closes_the_connections(mortal_server: Memcached, name: str) -> 
         assert connections() == 2
         client.close()
         eventually(lambda: connections() == 1)
+
+
+DESCRIPTORS = """
+import os, sys, threading
+import memlock
+url, name = sys.argv[1:]
+
+def opened():
+    # One of them is that of the listing, and closed by now.
+    links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
+    return sorted(os.readlink(link) for link in links if os.path.islink(link))
+
+before = opened()
+holder, client = memlock.connect(url), memlock.connect(url)
+mutex, held_by_client = holder.mutex(name), client.mutex(name + " too")
+assert mutex.acquire() and held_by_client.acquire()
+ended, all_closed = threading.Semaphore(0), threading.Event()
+
+def wait(timeout):
+    try:
+        assert not client.mutex(name).acquire(timeout=timeout)
+        assert timeout < 1
+    except memlock.ClientClosed:
+        assert timeout > 1
+    ended.release()
+    all_closed.wait()
+
+threads = [threading.Thread(target=wait, args=[limit]) for limit in 50 * [0.2] + 5 * [600]]
+for thread in threads:
+    thread.start()
+for _ in range(50):
+    ended.acquire()
+assert len(opened()) > len(before) + 50
+client.close()
+for _ in range(5):
+    ended.acquire()
+assert held_by_client.check()
+held_by_client.release()
+mutex.release()
+holder.close()
+after = opened()
+all_closed.set()
+assert after == before, (before, after)
+print("all are closed")
+"""
+
+
+@pytest.mark.parametrize("store", ["memcached", "sqlite"])
+def test_closing_closes_all_descriptors_while_the_threads_live(
+    server: Memcached, tmp_path: Path, name: str, store: str
+) -> None:
+    url = server.url if store == "memcached" else f"sqlite:{tmp_path}/locks.db"
+    assert run(DESCRIPTORS, url, name) == ["all are closed"]
 
 
 def test_weak_references_to_a_client_can_be_made(server: Memcached) -> None:

@@ -9,6 +9,7 @@ use std::io::{Error, Result};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
 use std::os::fd::{AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Identifies a file, a pipe or a socket for as long as it exists. All descriptors without an inode
 /// of their own (`eventfd`, `epoll`, timers) have the same one, so memlock keeps none of them.
@@ -51,18 +52,32 @@ impl From<&libc::stat> for Inode {
 pub(crate) struct Descriptor<T: AsRawFd> {
     opened: ManuallyDrop<T>,
     inode: Inode,
+    /// Whether memlock has closed it.
+    is_closed: AtomicBool,
 }
 
 impl<T: AsRawFd> Descriptor<T> {
     /// Takes what was just opened.
     pub(crate) fn new(opened: T) -> Result<Descriptor<T>> {
         let inode = Inode::of(opened.as_raw_fd())?;
-        Ok(Descriptor { opened: ManuallyDrop::new(opened), inode })
+        let (opened, is_closed) = (ManuallyDrop::new(opened), AtomicBool::new(false));
+        Ok(Descriptor { opened, inode, is_closed })
     }
 
-    /// Whether the program has neither closed it nor opened anything else with its number.
+    /// Whether it is open: neither memlock nor the program has closed it, and the program has opened
+    /// nothing else with its number.
     pub(crate) fn is_ours(&self) -> bool {
-        Inode::of(self.as_raw_fd()).is_ok_and(|inode| inode == self.inode)
+        !self.is_closed.load(Ordering::SeqCst)
+            && Inode::of(self.as_raw_fd()).is_ok_and(|inode| inode == self.inode)
+    }
+
+    /// Closes it while others may still refer to it, but do not use it at this moment: later they find
+    /// that it is not [`ours`](Descriptor::is_ours).
+    pub(crate) fn close(&self) {
+        if self.is_ours() && !self.is_closed.swap(true, Ordering::SeqCst) {
+            // SAFETY: it is open, and owned by this value, which never closes it again.
+            unsafe { libc::close(self.as_raw_fd()) };
+        }
     }
 }
 

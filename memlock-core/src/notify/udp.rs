@@ -11,12 +11,13 @@
 //! threads of the same process wake the waiter.
 //!
 //! The program may have closed these descriptors, and opened files of its own with their numbers.
-//! They are compared before each use, and abandoned: the next waiter opens others.
+//! They are compared before each use, and abandoned: the next waiter opens others. When the client is
+//! closed, those of listeners that no waiter uses are closed at once, and the others by their waiters.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -48,6 +49,10 @@ struct ListenerPool {
     first: OnceLock<Box<Link>>,
     /// The sockets from which messages are sent: for IPv4 and for IPv6.
     senders: [OnceLock<Mutex<Descriptor<UdpSocket>>>; 2],
+    /// Whether the client was closed.
+    is_closed: AtomicBool,
+    /// How many threads interrupt all waiters at this moment, and so may write to any listener.
+    interrupting: AtomicUsize,
 }
 
 struct Link {
@@ -154,12 +159,40 @@ impl Notifier for UdpNotifier {
     /// Wakes all sleeping waiters. It reads atomics and writes to descriptors, so a signal handler
     /// may call it.
     fn interrupt_all(&self) {
-        let mut link = self.pool.existing().and_then(|pool| pool.first.get());
-        while let Some(Link { slot, next }) = link.map(Box::as_ref) {
-            if slot.taken.load(Ordering::SeqCst) {
-                slot.interrupt();
-            }
-            link = next.get();
+        let Some(pool) = self.pool.existing() else { return };
+        pool.interrupting.fetch_add(1, Ordering::SeqCst);
+        // Waiters of a closed client were interrupted, and sleep no more.
+        if !pool.is_closed.load(Ordering::SeqCst) {
+            let taken = pool.slots().filter(|slot| slot.taken.load(Ordering::SeqCst));
+            taken.for_each(Slot::interrupt);
+        }
+        pool.interrupting.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn close(&self) {
+        let Some(pool) = self.pool.existing() else { return };
+        pool.is_closed.store(true, Ordering::SeqCst);
+        pool.slots().for_each(|slot| pool.close_unused(slot));
+        for sender in pool.senders.iter().filter_map(OnceLock::get) {
+            sender.lock().unwrap_or_else(PoisonError::into_inner).close();
+        }
+    }
+}
+
+impl ListenerPool {
+    fn slots(&self) -> impl Iterator<Item = &Slot> {
+        let links = std::iter::successors(self.first.get(), |link| link.next.get());
+        links.map(|link| &link.slot)
+    }
+
+    /// If the client was closed, closes the descriptors of a slot that no waiter uses. In the rare case
+    /// that a thread interrupts all waiters at this moment, they are closed with the pool.
+    fn close_unused(&self, slot: &Slot) {
+        if self.is_closed.load(Ordering::SeqCst)
+            && self.interrupting.load(Ordering::SeqCst) == 0
+            && !slot.taken.swap(true, Ordering::SeqCst)
+        {
+            slot.close();
         }
     }
 }
@@ -277,7 +310,8 @@ impl Listener for UdpListener {
 
 impl Drop for UdpListener {
     fn drop(&mut self) {
-        self.slot().taken.store(false, Ordering::Release);
+        self.slot().taken.store(false, Ordering::SeqCst);
+        self.pool.close_unused(self.slot());
     }
 }
 
@@ -292,6 +326,17 @@ impl Slot {
     fn is_ours(&self) -> bool {
         self.interrupt.get().is_none_or(Pipe::is_ours)
             && self.socket.get().is_none_or(|socket| socket.udp.is_ours())
+    }
+
+    /// For good: the slot stays taken.
+    fn close(&self) {
+        if let Some(pipe) = self.interrupt.get() {
+            pipe.reader.close();
+            pipe.writer.close();
+        }
+        if let Some(socket) = self.socket.get() {
+            socket.udp.close();
+        }
     }
 
     fn interrupt(&self) {

@@ -103,7 +103,7 @@ pub trait Store: Send + Sync + fmt::Debug {
         None
     }
 
-    /// Closes the idle connections.
+    /// Closes the idle connections, and keeps none from now on.
     fn disconnect(&self) {}
 
     /// What the store promises.

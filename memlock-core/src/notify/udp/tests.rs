@@ -79,6 +79,43 @@ fn listeners_are_taken_interrupted_and_given_back_by_threads_at_the_same_time() 
     last.interrupt();
 }
 
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no UDP")]
+fn listeners_of_a_closed_client_are_closed_as_soon_as_no_waiter_uses_them() {
+    let notifier = UdpNotifier::new(NotifySetting::Near);
+    let near = Some(Ipv4Addr::LOCALHOST.into());
+    let [used, unused] = [1, 2].map(|id| {
+        let listener = notifier.take(near);
+        (listener.address(WaitId(id)).unwrap(), listener)
+    });
+    notifier.send(unused.0, WaitId(2), WakeMessage::default());
+    drop(unused);
+    let pool = Arc::clone(notifier.pool.get());
+    let open = || pool.slots().filter(|slot| slot.is_ours()).count();
+    let sender_is_open = || pool.senders[0].get().unwrap().lock().unwrap().is_ours();
+    assert_eq!((open(), sender_is_open()), (2, true));
+    notifier.interrupt_all();
+    notifier.close();
+    assert_eq!((open(), sender_is_open()), (1, false));
+    // The waiter is woken, and can still be.
+    let began = Instant::now();
+    let long = Duration::from_secs(20);
+    used.1.sleep(long);
+    used.1.interrupt();
+    used.1.sleep(long);
+    assert!(began.elapsed() < long);
+    drop(used);
+    assert_eq!(open(), 0);
+    // A waiter that had begun before, and one that releases a lock that is still held.
+    let late = notifier.take(near);
+    assert!(late.address(WaitId(3)).is_some());
+    notifier.send(late.address(WaitId(3)).unwrap(), WaitId(3), WakeMessage::default());
+    assert_eq!((open(), sender_is_open()), (1, true));
+    drop(late);
+    notifier.interrupt_all();
+    assert_eq!(open(), 0);
+}
+
 /// Closes a descriptor, and gives its number to a file of the program.
 fn replace(number: RawFd, file: &impl AsRawFd) -> OwnedFd {
     // SAFETY: the number is that file's from now on, which nothing else closes.

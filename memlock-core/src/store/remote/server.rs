@@ -57,6 +57,8 @@ struct Idle<C: Connection> {
     silent_since: Option<Moment>,
     /// Whether a warning of evictions was logged.
     has_warned: bool,
+    /// Whether connections are closed as soon as they are idle.
+    keeps_none: bool,
     connections: Vec<Box<C>>,
 }
 
@@ -72,6 +74,7 @@ impl<C: Connection> Default for Idle<C> {
             was_refused: false,
             silent_since: None,
             has_warned: false,
+            keeps_none: false,
             connections: Vec::new(),
         }
     }
@@ -112,8 +115,9 @@ impl<P: Protocol> Server<P> {
         self.idle().local
     }
 
-    /// Closes all connections; those in use are closed when their batch ends.
+    /// Closes all connections; those in use, and later ones, are closed when their batch ends.
     pub(super) fn disconnect(&self) {
+        self.idle().keeps_none = true;
         self.distrust();
     }
 
@@ -391,6 +395,7 @@ impl<P: Protocol> Server<P> {
     fn keep(&self, connection: Box<P::Connection>, epoch: Option<u64>) {
         let mut idle = self.idle();
         if connection.is_quiet()
+            && !idle.keeps_none
             && epoch == Some(idle.epoch)
             && idle.connections.len() < self.address.settings.pool
         {

@@ -47,6 +47,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[cfg(feature = "admin")]
@@ -84,6 +85,8 @@ pub(crate) struct Sqlite {
     keys: Keyspace,
     /// A connection that a parent process opened is neither used nor closed.
     share: ForkLocal<Share>,
+    /// Whether the connection is closed after each call.
+    keeps_none: AtomicBool,
 }
 
 impl Sqlite {
@@ -123,6 +126,7 @@ impl Sqlite {
             clock,
             keys: Keyspace::new(url.get("prefix").unwrap_or_default())?,
             share: ForkLocal::new(),
+            keeps_none: AtomicBool::new(false),
         }))
     }
 
@@ -137,6 +141,13 @@ impl Sqlite {
         let connection = shared.lock();
         let _call = fork_safety::enter();
         connection.as_ref().map(ask)
+    }
+
+    /// Closes the connection, unless another client or a call uses it.
+    fn release(&self) {
+        if let Some(share) = self.share.existing() {
+            share.release();
+        }
     }
 
     /// Runs a batch, and repeats it until the file is unlocked.
@@ -190,16 +201,19 @@ impl Store for Sqlite {
         if ops.is_empty() {
             return Ok(Vec::new());
         }
-        self.attempt(ops).map_err(|failure| Failure {
+        let ran = self.attempt(ops);
+        if self.keeps_none.load(Ordering::SeqCst) {
+            self.release();
+        }
+        ran.map_err(|failure| Failure {
             error: failure.error.during(format_args!("{}", self.title())),
             ..failure
         })
     }
 
     fn disconnect(&self) {
-        if let Some(share) = self.share.existing() {
-            share.release();
-        }
+        self.keeps_none.store(true, Ordering::SeqCst);
+        self.release();
     }
 
     fn guarantees(&self) -> Guarantees {
