@@ -18,12 +18,21 @@ pub struct Disk {
 impl Disk {
     /// Mounts a disk of 512 KiB.
     pub fn mount() -> io::Result<Disk> {
+        Disk::with(&format!("size={SIZE}"))
+    }
+
+    /// Mounts a disk on which so many files can be created.
+    pub fn for_files(count: usize) -> io::Result<Disk> {
+        // Its directory has an inode, too.
+        Disk::with(&format!("nr_inodes={}", count + 1))
+    }
+
+    fn with(options: &str) -> io::Result<Disk> {
         let process = std::process::id();
         let path = std::env::temp_dir().join(format!("memlock-disk-{process}-{}", number()));
         std::fs::create_dir_all(&path)?;
-        let size = format!("size={SIZE}");
         let mounted = Command::new("mount")
-            .args(["-t", "tmpfs", "-o", &size, "none"])
+            .args(["-t", "tmpfs", "-o", options, "none"])
             .arg(&path)
             .output()
             .and_then(|said| match said.status.success() {

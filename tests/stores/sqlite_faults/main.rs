@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Client, Insertion, Lock, Release};
+use memlock_core::{Client, ErrorKind, Insertion, Lock, Release};
 use memlock_tests::assert_safe;
 use memlock_tests::chance::random;
 use memlock_tests::daemon;
@@ -424,5 +424,27 @@ fn a_disk_that_is_read_only_is_refused_with_what_to_do() {
     assert!(error.to_string().contains("read-only"), "{error}");
     run("mount", &["-o", "remount,rw", path]);
     let client = Client::connect(&url).unwrap();
+    assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_some());
+    drop(client);
+    // A file that is there. For root, nothing but the mount forbids to write it.
+    run("mount", &["-o", "remount,ro", path]);
+    let error = Client::connect(&url).unwrap().mutex("m", LEASE).unwrap().try_lock().unwrap_err();
+    assert!(error.to_string().contains("read-only"), "{error}");
+    assert!(!error.to_string().contains("user"), "{error}");
+}
+
+/// With room for the lock, and for none of the files, for the file alone, or for it and its log.
+#[test]
+fn a_disk_without_inodes_is_not_said_to_be_full() {
+    for count in 0..=2 {
+        let disk = Disk::for_files(count).unwrap();
+        let url = format!("sqlite://{}/locks.db", disk.path().display());
+        let client = Client::connect(&url).unwrap();
+        let error = client.mutex("m", LEASE).unwrap().try_lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+        assert!(error.to_string().contains("no inode left"), "{count}: {error}");
+    }
+    let disk = Disk::for_files(3).unwrap();
+    let client = Client::connect(&format!("sqlite://{}/locks.db", disk.path().display())).unwrap();
     assert!(client.mutex("m", LEASE).unwrap().try_lock().unwrap().is_some());
 }

@@ -8,6 +8,7 @@ use rusqlite::{OptionalExtension, params};
 
 use super::connection::Connection;
 use super::errors::{Problem, Stop};
+use super::room::Room;
 use super::{LONG_PAUSE, Sqlite, errors, file};
 use crate::clock::brief;
 use crate::error::{Error, ErrorKind, Result};
@@ -194,6 +195,10 @@ impl Tool<'_> {
         use std::os::unix::fs::MetadataExt;
         const GROUP_WRITES: u32 = 0o020;
         const SETGID: u32 = 0o2000;
+        if Room::at(directory).is_some_and(|room| room.is_read_only) {
+            return Finding::new("directory", Bad, "is on a file system that is mounted read-only")
+                .mend("mount it for writing, or name another file");
+        }
         if !errors::can(directory, libc::W_OK | libc::X_OK) {
             return Finding::new(
                 "directory",
@@ -222,11 +227,20 @@ impl Tool<'_> {
     }
 
     fn room(&self, path: &Path) -> Finding {
-        match file::room_at(path) {
-            Some(room) if room < LITTLE_ROOM => Finding::new(
+        match Room::at(path) {
+            Some(room) if room.has_no_inode => Finding::new(
                 "room",
                 Warning,
-                format!("{:.1} MiB are left on its file system", room as f64 / f64::from(1 << 20)),
+                "its file system has no inode left, also for the two files that SQLite creates beside it",
+            )
+            .mend("remove files there (df -i counts them), or name a file on another file system"),
+            Some(room) if room.bytes < LITTLE_ROOM => Finding::new(
+                "room",
+                Warning,
+                format!(
+                    "{:.1} MiB are left on its file system",
+                    room.bytes as f64 / f64::from(1 << 20)
+                ),
             )
             .mend("make room, or name a file on another disk"),
             _ => Finding::new(

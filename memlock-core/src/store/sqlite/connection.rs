@@ -10,7 +10,8 @@ use rusqlite::{OpenFlags, Row};
 
 use super::abandoned::{Descriptors, OpenFiles, abandon};
 use super::errors::{Problem, Stop, why, why_not_opened};
-use super::file::{self, FileId, Files, Found, Location};
+use super::file::{FileId, Files, Found, Location};
+use super::room::Room;
 use super::schema::{self, File};
 use super::time::BootClock;
 use crate::error::Error;
@@ -225,7 +226,8 @@ impl Connection {
             ))
             .into());
         }
-        let pages = file::room_at(&place.path).unwrap_or(u64::MAX) / PAGE / SHARE_OF_LOG;
+        let room = Room::at(&place.path).map_or(u64::MAX, |room| room.bytes);
+        let pages = room / PAGE / SHARE_OF_LOG;
         let pages = pages.clamp(LOG_PAGES.0, LOG_PAGES.1);
         sql.execute_batch(&format!(
             "PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rusqlite::{ErrorCode, ffi};
 
+use super::room::Room;
 use crate::clock::brief;
 use crate::error::{Error, ErrorKind};
 use crate::store::Failure;
@@ -82,8 +83,9 @@ fn explain(problem: Problem, path: &Path, errno: i32) -> Stop {
     let is_of_system = matches!(code, Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen));
     failed(match code {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => return Stop::Busy,
-        Some(ErrorCode::DiskFull) => return Stop::Full(no_room(libc::ENOSPC)),
-        _ if is_of_system && is_no_room(errno) => return Stop::Full(no_room(errno)),
+        Some(ErrorCode::DiskFull) => return Stop::Full(no_room(path, libc::ENOSPC)),
+        _ if is_of_system && is_no_room(errno) => return Stop::Full(no_room(path, errno)),
+        _ if is_of_system && errno == libc::EROFS => read_only(),
         _ if is_of_system && is_no_descriptor(errno) => no_descriptor(errno),
         Some(ErrorCode::NotADatabase) => Error::protocol(
             "It is damaged, or is no SQLite database: name another file, which need not exist yet; \
@@ -106,6 +108,7 @@ fn explain(problem: Problem, path: &Path, errno: i32) -> Stop {
                 Some(error) => error,
                 // The system's error number was not kept.
                 None if errno == 0 && has_no_descriptor() => no_descriptor(libc::EMFILE),
+                None if has_no_inode(path) => return Stop::Full(no_room(path, libc::ENOSPC)),
                 None => unreachable(format!("It cannot be opened ({}).", detail(&said, errno))),
             }
         }
@@ -122,7 +125,7 @@ pub(super) fn not_opened(path: &Path, error: &io::Error) -> Error {
     let directory = directory_of(path).display();
     let errno = error.raw_os_error().unwrap_or_default();
     match error.kind() {
-        _ if is_no_room(errno) => no_room(errno),
+        _ if is_no_room(errno) => no_room(path, errno),
         _ if is_no_descriptor(errno) => no_descriptor(errno),
         IoKind::NotFound if path.is_symlink() => Error::protocol(
             "It is a symbolic link to a file that is not there: create that file, or remove the \
@@ -138,9 +141,7 @@ pub(super) fn not_opened(path: &Path, error: &io::Error) -> Error {
                  fs.protected_regular denies files of others."
             ))
         }),
-        IoKind::ReadOnlyFilesystem => Error::protocol(
-            "It is on a file system that is mounted read-only: name a file that can be written.",
-        ),
+        IoKind::ReadOnlyFilesystem => read_only(),
         IoKind::IsADirectory => {
             Error::protocol("It is a directory: name a file, which need not exist yet.")
         }
@@ -213,7 +214,11 @@ fn is_no_room(errno: i32) -> bool {
     matches!(errno, libc::ENOSPC | libc::EDQUOT | libc::EFBIG)
 }
 
-fn no_room(errno: i32) -> Error {
+fn has_no_inode(path: &Path) -> bool {
+    Room::at(path).is_some_and(|room| room.has_no_inode)
+}
+
+fn no_room(path: &Path, errno: i32) -> Error {
     unreachable(
         match errno {
             libc::EDQUOT => {
@@ -223,11 +228,22 @@ fn no_room(errno: i32) -> Error {
                 "The limit of this process on the size of files (ulimit -f) is reached: nothing \
                  was changed. Raise it."
             }
+            _ if has_no_inode(path) => {
+                "The file system has no inode left for another file, whatever room is left (df -i): nothing \
+                 was changed. Remove files there, or name a file on another file system."
+            }
             _ => {
                 "The disk is full: nothing was changed. Make room, or name a file on another disk."
             }
         }
         .to_owned(),
+    )
+}
+
+fn read_only() -> Error {
+    Error::protocol(
+        "It is on a file system that is mounted read-only: mount it for writing (mount -o remount,rw), or \
+         name a file that can be written.",
     )
 }
 
@@ -258,6 +274,9 @@ fn no_descriptor(errno: i32) -> Error {
 /// beside it.
 fn denied(path: &Path) -> Option<Error> {
     let directory = directory_of(path);
+    if Room::at(path).is_some_and(|room| room.is_read_only) {
+        return Some(read_only());
+    }
     if path.exists() && !can(path, libc::R_OK | libc::W_OK) {
         return Some(Error::protocol(format!(
             "This user may not write it ({}): change its owner or its mode, or name another file.",

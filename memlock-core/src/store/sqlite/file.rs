@@ -231,14 +231,3 @@ pub(super) fn network_of(path: &Path) -> Option<&'static str> {
     let kind = kind as u64 & 0xffff_ffff;
     NETWORKS.iter().find(|(number, _)| *number == kind).map(|(_, name)| *name)
 }
-
-/// How many bytes this user can still write on the file system of the file.
-pub(super) fn room_at(path: &Path) -> Option<u64> {
-    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
-    // SAFETY: as in `network_of`.
-    unsafe {
-        let mut found: libc::statvfs = std::mem::zeroed();
-        (libc::statvfs(path.as_ptr(), &raw mut found) == 0)
-            .then(|| (found.f_bavail as u64).saturating_mul(found.f_frsize as u64))
-    }
-}

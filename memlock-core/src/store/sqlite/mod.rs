@@ -17,6 +17,7 @@
 //! | `items` | operations to statements, sweeps |
 //! | `library` | which versions of SQLite are refused |
 //! | `errors` | why a file cannot be used, and what to do |
+//! | `room` | what is left on a file system |
 //! | `fork_safety` | SQLite across `fork` |
 //! | `promises` | what locks in a file promise |
 //! | `time` | the host's clock, the same in all its containers |
@@ -34,6 +35,7 @@ mod fork_safety;
 mod items;
 mod library;
 mod promises;
+mod room;
 mod schema;
 mod shared;
 #[cfg(test)]
