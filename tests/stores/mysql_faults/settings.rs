@@ -10,7 +10,7 @@ use memlock_core::{ErrorKind, Extension, Insertion, Release};
 use memlock_tests::launch::poll_until;
 use memlock_tests::mysql::MariaDb;
 use memlock_tests::process::Server;
-use memlock_tests::{assert_safe, assert_safe_eq};
+use memlock_tests::{assert_safe, assert_safe_eq, url};
 
 use crate::{Alone, LEASE, PATIENCE, Place, connect, shared, try_lock};
 
@@ -105,6 +105,27 @@ fn a_small_packet_is_told() {
     assert!(error.to_string().contains("max_allowed_packet"), "{error}");
     assert!(matches!(list.insert("short").unwrap(), Some(Insertion::First(_))));
     assert!(try_lock(&client, "m").is_some());
+}
+
+/// The function counts its calls on from the second in which the server was started.
+#[test]
+fn many_calls_of_uuid_short_begin_no_new_life_of_the_server() {
+    let place = Place::on(shared());
+    let keys = Keyspace::default();
+    let key = &keys.lock(b"m");
+    let epoch = || {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let store = schemes::connect(&url::patient(&place.url()), &clock).unwrap();
+        let run = |op: Op<'_>| store.run(Route::of(key), &[op]).unwrap().remove(0);
+        let _ = run(Op::add(key, b"v", Expiry::After(LEASE), Returns::Fence));
+        let Reply::Value(item) = run(Op::get(key)) else { panic!("it is there") };
+        item.version.epoch()
+    };
+    let before = epoch();
+    place.sql("SELECT BENCHMARK(17000000, UUID_SHORT())");
+    // A connection in which the server's next second begins may take it for another life.
+    let same = poll_until(PATIENCE, || (epoch() == before).then_some(()));
+    assert!(same.is_some(), "{before:?} became {:?}", epoch());
 }
 
 /// From the third one of a kind on a connection, a statement is prepared.

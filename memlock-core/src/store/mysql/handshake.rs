@@ -16,6 +16,15 @@ use crate::store::remote::{Patience, Reading};
 pub(in crate::store) struct Life(u64);
 
 impl Life {
+    /// `number`: of `UUID_SHORT()`, whose upper half tells the server, and the lower half when it was
+    /// started: too late, as soon as other programs have called the function 16.8 million times.
+    /// `uptime`: in seconds, as known before `now`.
+    fn of(number: u64, uptime: Option<u64>, now: Duration) -> Life {
+        const HALF: u64 = u32::MAX as u64;
+        let latest = uptime.map_or(HALF, |uptime| now.as_secs().wrapping_sub(uptime));
+        Life(number & !HALF | (number & HALF).min(latest))
+    }
+
     pub(super) fn epoch(self) -> Epoch {
         Epoch::new(self.0, 0)
     }
@@ -57,6 +66,7 @@ pub(super) fn introduce(
                  innodb_lock_wait_timeout={seconds}, lock_wait_timeout={seconds}\
                  /*M!100100 , max_statement_time={limit:.6} */"
             ),
+            "SHOW GLOBAL STATUS LIKE 'Uptime'",
             &format!("SELECT UUID_SHORT()>>24, {NOW}, @@max_allowed_packet"),
             "SHOW VARIABLES WHERE Variable_name IN ('log_bin','binlog_format','wsrep_on')",
             TABLE_FOUND,
@@ -84,10 +94,12 @@ pub(super) fn introduce(
     }
     let row = rows.pop().and_then(|rows| rows.into_iter().next()).ok_or_else(out_of_step)?;
     let [life, now, longest] = <[Option<Vec<u8>>; 3]>::try_from(row).map_err(|_| out_of_step())?;
+    let uptime = rows.pop().and_then(|rows| rows.into_iter().next()?.into_iter().nth(1)?);
     let number = |field| parse(field).ok_or_else(out_of_step);
+    let now = Duration::from_micros(number(now)?);
     Ok(Introduction {
-        life: Life(number(life)?),
-        time: Reading { shown: Duration::from_micros(number(now)?), sent },
+        life: Life::of(number(life)?, parse(uptime), now),
+        time: Reading { shown: now, sent },
         longest: usize::try_from(number(longest)?).map_err(|_| out_of_step())?,
     })
 }
@@ -167,4 +179,26 @@ pub(super) fn ask(
         }
     }
     Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_life_is_told_by_the_server_and_its_start() {
+        const SERVER: u64 = 7 << 32;
+        let now = Duration::from_millis(1_700_000_100_300);
+        let life = |start, uptime| Life::of(SERVER | start, uptime, now).0;
+        let start = 1_700_000_000;
+        assert_eq!(life(start, Some(100)), SERVER | start);
+        assert_eq!(life(start, None), SERVER | start);
+        // The number of calls was carried into it.
+        assert_eq!(life(start + 3, Some(100)), SERVER | start);
+        // A second has begun between the two.
+        assert_eq!(life(start, Some(99)), SERVER | start);
+        // The clock was set back behind the start: the uptime wraps around.
+        assert_eq!(life(start + 200, Some(100_u64.wrapping_neg())), SERVER | (start + 200));
+        assert_eq!(life(start, Some(u64::MAX / 2)), SERVER | start);
+    }
 }
