@@ -102,6 +102,27 @@ fn a_table_that_a_stranger_has_locked_holds_up_two_drops_at_most() {
     poll_until(PATIENCE, is_done).unwrap();
 }
 
+/// Also where the role has a time limit of its own, and before the session has memlock's.
+#[test]
+fn a_locked_table_is_told_from_a_locked_row() {
+    let place = Place::on(shared());
+    let name = &place.name;
+    drop(place.client("durable=no").mutex("m", LEASE).unwrap().lock().unwrap());
+    place.server.sql(&format!("ALTER ROLE {name} SET lock_timeout = '100ms'"));
+    let mut stranger = place.server.stranger();
+    for (locked, says) in [
+        ("SELECT key FROM NAME.items FOR UPDATE", "the lock's row"),
+        ("LOCK TABLE NAME.items", "a table of the schema"),
+        ("LOCK TABLE NAME.life", "a table of the schema"),
+    ] {
+        stranger.run(&format!("BEGIN; {};", locked.replace("NAME", name)));
+        let error =
+            refused_for_a_locked_row(|| place.client(SOON).mutex("m", LEASE).unwrap().try_lock());
+        assert!(error.to_string().contains(says), "{locked}: {error}");
+        stranger.run("ROLLBACK;");
+    }
+}
+
 /// The release of a holder that has waited reads the queue behind it, in one request. The release is
 /// carried out, and then somebody locks the table: the read fails, and the release has succeeded.
 #[test]

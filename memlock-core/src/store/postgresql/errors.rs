@@ -73,6 +73,11 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
         ),
         "53100" => Error::protocol("The server's disk is full. Make room on it."),
         "53200" => Error::protocol("The server has no memory left."),
+        "55P03" if !said.is_at_row => unreachable(&format!(
+            "Another session has kept a table of the schema {name:?} locked for too long, as ALTER TABLE, LOCK TABLE \
+             and VACUUM FULL do: wait until its transaction has ended, or end it. Which one it is is in pg_locks and \
+             pg_stat_activity."
+        )),
         "55P03" => unreachable(
             "Another session has kept the lock's row locked for too long. Which one it is is in pg_locks and \
              pg_stat_activity.",
@@ -140,11 +145,11 @@ mod tests {
                 "55P03",
                 "canceling statement due to lock timeout",
                 ErrorKind::Unreachable,
-                "pg_locks",
+                "a table of the schema \"memlock\" locked",
             ),
             ("XX000", "bad\u{1b}[2J", ErrorKind::Protocol, "bad [2J"),
         ] {
-            let said = Complaint { is_fatal: false, code: code.into(), text: text.into() };
+            let said = Complaint { code: code.into(), text: text.into(), ..Complaint::default() };
             let error = of(&said, &schema, "u");
             assert_eq!(error.kind(), kind, "{code}");
             assert!(error.to_string().contains(says), "{error}");

@@ -33,13 +33,15 @@ pub(super) struct Frame {
 }
 
 /// An error that the server reported.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Complaint {
     /// Whether the server closes the connection.
     pub(super) is_fatal: bool,
     /// The SQLSTATE.
     pub(super) code: String,
     pub(super) text: String,
+    /// Whether it happened at a row of a table.
+    pub(super) is_at_row: bool,
 }
 
 /// The rows of a query, in text. NULL is `None`.
@@ -183,7 +185,7 @@ pub(super) fn nullable<'a>(rest: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
 impl Complaint {
     /// Reads the body of an error message: fields, each a letter and a text that ends with NUL.
     pub(super) fn parse(body: &[u8]) -> Complaint {
-        let mut complaint = Complaint { is_fatal: false, code: String::new(), text: String::new() };
+        let mut complaint = Complaint::default();
         let mut localized = None;
         let mut severity = None;
         for field in body.split(|&byte| byte == 0) {
@@ -193,6 +195,7 @@ impl Complaint {
                 b'V' => severity = Some(text.into_owned()),
                 b'S' => localized = Some(text.into_owned()),
                 b'C' => complaint.code = text.chars().take(5).collect(),
+                b'W' => complaint.is_at_row = has_place_of_row(&text),
                 b'M' => complaint.text = text.chars().take(LONGEST_TEXT).collect(),
                 _ => {}
             }
@@ -201,6 +204,15 @@ impl Complaint {
         complaint.is_fatal = severity != "ERROR";
         complaint
     }
+}
+
+/// Whether a context names a row, as in `while updating tuple (0,1) in relation "items"`, in whatever
+/// language.
+fn has_place_of_row(context: &str) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let parts = context.split('(').skip(1).filter_map(|part| part.split_once(')'));
+    let mut places = parts.filter_map(|(part, _)| part.split_once(','));
+    places.any(|(block, place)| is_number(block) && is_number(place))
 }
 
 pub(super) fn unwritable() -> Error {
@@ -223,6 +235,11 @@ mod tests {
         // PgBouncer does not send the severity twice.
         assert!(Complaint::parse(b"SFATAL\0C08P01\0Mno\0\0").is_fatal);
         assert!(Complaint::parse(b"").is_fatal);
+        let context: [&[u8]; 2] = [
+            b"WBeim Aktualisieren von Tupel (0,17) in Relation (x)\nPL/pgSQL function f(integer,text)\0",
+            b"WPL/pgSQL function f(integer,text) line 2, (1,) or (,) or (1,x)\0",
+        ];
+        assert_eq!(context.map(|body| Complaint::parse(body).is_at_row), [true, false]);
     }
 
     proptest! {
