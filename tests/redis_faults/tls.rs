@@ -25,6 +25,9 @@ const PATIENT: &str = "connect_timeout=20s&io_timeout=20s";
 
 const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
 
+/// Without it, a certificate that is made so is one of an authority.
+const SELF_SIGNED: &str = " -addext basicConstraints=critical,CA:FALSE";
+
 /// Certificate authorities and certificates, made by the command `openssl`.
 struct Certificates(PathBuf);
 
@@ -63,6 +66,12 @@ impl Certificates {
         made.sign("expired", "ca", names, over);
         made.sign("client", "ca", "DNS:client", valid);
         made.sign("stranger", "other-ca", "DNS:client", valid);
+        for (name, more) in [("of-authority", ""), ("self-signed", SELF_SIGNED)] {
+            let extension = format!("-addext subjectAltName={names}{more}");
+            made.openssl(&format!(
+                "req -x509 {NEW_KEY} -days 2 -subj /CN={name} {extension} -keyout {name}.key -out {name}.crt"
+            ));
+        }
         made
     }
 
@@ -212,6 +221,26 @@ fn a_server_that_cannot_be_verified_is_refused_with_the_reason() {
             "{what}: {error}"
         );
     }
+}
+
+/// Most self-signed certificates are made by a command that makes one of an authority.
+#[test]
+fn a_servers_own_certificate_is_trusted_if_it_is_self_signed_and_of_no_authority() {
+    let made = Certificates::get();
+    let own = |name: &str| {
+        let server = Encrypted::start(name, &[]);
+        let url = server.url("127.0.0.1", PATIENT);
+        let ca = format!("tls_ca={}", made.path("ca.crt"));
+        let url = url.replace(&ca, &format!("tls_ca={}", made.path(&format!("{name}.crt"))));
+        (server, url)
+    };
+    let (_server, url) = own("self-signed");
+    works(&Client::connect(&url).unwrap(), "m");
+    let (_server, url) = own("of-authority");
+    refused(&url, ErrorKind::Unreachable, SELF_SIGNED);
+    refused(&url, ErrorKind::Unreachable, "subjectAltName=IP:127.0.0.1");
+    let (_server, url) = own("server");
+    refused(&url, ErrorKind::Unreachable, "the authority that has signed");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::io::{Error as IoError, ErrorKind as IoKind, Read, Write};
-use std::net::TcpStream;
+use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
 
 use rustls::client::WebPkiServerVerifier;
@@ -158,6 +158,29 @@ impl Tls {
             }
         }
         Ok(Encrypted(StreamOwned::new(session, socket)))
+    }
+}
+
+/// What to do after a handshake that failed with this error.
+pub(in crate::store) fn advice(error: &IoError, host: &str) -> String {
+    let kind = if host.parse::<IpAddr>().is_ok() { "IP" } else { "DNS" };
+    let of_tls = error.get_ref().and_then(|inner| inner.downcast_ref::<TlsError>());
+    match of_tls {
+        Some(TlsError::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "Name the file of the authority that has signed its certificate in the URL. The server's own \
+             certificate is only taken for that if it is self-signed."
+                .to_owned()
+        }
+        // The library has a name for it in its text only.
+        Some(other) if other.to_string().contains("CaUsedAsEndEntity") => format!(
+            "Its certificate is one of an authority (CA:TRUE), as `openssl req -x509` makes them, and so is none of \
+             a server. Make it with -addext basicConstraints=critical,CA:FALSE -addext subjectAltName={kind}:{host}, \
+             or have an authority sign one for the server."
+        ),
+        _ => format!(
+            "Is TLS on there, is {host} a name in its certificate, and its authority one that the URL or this \
+             host trusts?"
+        ),
     }
 }
 

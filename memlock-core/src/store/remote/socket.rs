@@ -20,7 +20,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::Failure;
 #[cfg(feature = "tls")]
-use crate::store::tls::Tls;
+use crate::store::tls::{self, Tls};
 
 /// The longest reply line that is read before the connection is given up.
 const LONGEST_LINE: usize = 2048;
@@ -101,8 +101,8 @@ impl Socket {
         let deadline = (self.last_used + timeout).max(self.clock.now() + timeout / 2);
         let failed = |error: std::io::Error| {
             unreachable(format!(
-                "It accepts no TLS connection that memlock trusts ({error}). Is TLS on there, is {host} a name \
-                 in its certificate, and its authority one that the URL or this host trusts?"
+                "It accepts no TLS connection that memlock trusts ({error}). {}",
+                tls::advice(&error, host)
             ))
         };
         let encrypted = tls.connect(host, stream, deadline, self.clock.as_ref()).map_err(failed)?;
