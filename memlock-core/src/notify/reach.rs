@@ -7,7 +7,7 @@
 //! | reach | what is known | consequence for a waiter |
 //! | --- | --- | --- |
 //! | proven | messages of other processes arrive, and none was missed lately | it sleeps until it is woken |
-//! | untested | a message to itself arrived; no other process has sent one yet | as proven, but it checks within a second whether it was passed over |
+//! | untested | a message to itself arrived; no other process has sent one yet | as proven: its inspections, of which there are few, find out whether it was passed over |
 //! | unreachable | a message was missed, or not even its own arrives | the lock is reserved for it; it polls when its turn should have come |
 //!
 //! One message proves a new process reachable. After a missed message, 16 in a row are needed, and

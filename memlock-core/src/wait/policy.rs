@@ -11,16 +11,14 @@
 //! | the waiter | sleeps for |
 //! | --- | --- |
 //! | saw the target free, and others before it in the queue | 25 to 40 ms: the waiter that was woken may be dead |
-//! | saw permits available, with n > 2 others before it | as an untested waiter behind others; one in n as in the first row |
+//! | saw permits available, with n > 2 others before it | until its turn is due, at most 0.9 s; one in n as in the first row |
 //! | woke another waiter, returned at once, and saw the target free | 2 ms: the other waiter goes first |
-//! | is proven reachable and the first in the queue, and the holder sends wake-ups | 1 s; less if the holder's lease ends before |
+//! | is not known to be unreachable and the first in the queue, and the holder sends wake-ups | 1 s; less if the holder's lease ends before |
 //! | the same, behind others | 0.6 s per position (the first in the queue is 1), 1 to 4.3 s; later until its turn is due by the pace of the queue, at most 1 s per position |
-//! | is untested, behind others | the same, at most 0.9 s |
 //! | is unreachable, behind others | until its turn is due; 150 to 280 ms while the wait is young, up to 0.7 s later; behind one other, at most 250 ms |
 //! | is unreachable, and the first in the queue | 10 ms, growing by half each time up to 250 ms |
-//! | is untested, and the first in the queue | 150 ms, growing by half each time up to 280 ms while the wait is young, up to 0.7 s later |
 //! | saw the target reserved for another waiter | 300 ms: that waiter is then presumed dead |
-//! | waits for a holder that sends no wake-ups, or is not in the queue | as an untested waiter that is the first |
+//! | waits for a holder that sends no wake-ups, or is not in the queue | 150 ms, growing by half each time up to 280 ms while the wait is young, up to 0.7 s later |
 //!
 //! A waiter behind others inspects the queue; if the target is a mutex, also the mutex, in the same
 //! request (an unreachable waiter at most every 3 s). It takes a free mutex only if the queue has
@@ -65,8 +63,8 @@ const NEXT: Duration = Duration::from_millis(10);
 /// The longest pause of an unreachable waiter with at most one waiter before it: a reservation
 /// lasts a little longer.
 const CLAIM: Duration = Duration::from_millis(250);
-/// The longest pause of an untested waiter behind others.
-const UNTESTED: Duration = Duration::from_millis(900);
+/// The longest pause of a waiter that leaves available permits to others before it.
+const LEFT: Duration = Duration::from_millis(900);
 /// A wait is young for this long.
 const YOUNG: Duration = Duration::from_secs(1);
 /// How often a waiter that may not receive wake-ups checks that it is still in the queue.
@@ -458,14 +456,14 @@ impl Policy {
         let notified =
             self.is_notified() || self.position.was_free && self.position.queued == Queued::Yes;
         let pause = match (notified, self.reach, self.position.before) {
-            (true, Reach::Proven, 0) => {
+            (true, Reach::Proven | Reach::Untested, 0) => {
                 self.position.pause_as_first(now).mul_f64(0.85 + 0.15 * chance)
             }
-            (true, Reach::Proven, _) if !self.position.was_free => {
+            (true, Reach::Proven | Reach::Untested, _) if !self.position.was_free => {
                 self.position.until_turn().mul_f64(1.0 + 0.15 * chance)
             }
-            (true, Reach::Untested | Reach::Proven, 1..) => {
-                self.position.until_turn().min(UNTESTED).mul_f64(0.85 + 0.15 * chance)
+            (true, Reach::Proven | Reach::Untested, 1..) => {
+                self.position.until_turn().min(LEFT).mul_f64(0.85 + 0.15 * chance)
             }
             (notified, reach, before) => {
                 let soon = notified && reach == Reach::Unreachable;

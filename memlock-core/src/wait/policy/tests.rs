@@ -141,7 +141,7 @@ fn of_n_waiters_far_from_their_turn_one_looks_again_for_available_permits() {
     assert!(pause(2, 0.99) <= GRACE * 2, "near its turn");
     assert!(pause(20, 0.049) <= GRACE * 2, "the one of twenty");
     let far = pause(20, 0.051);
-    assert!(far > GRACE * 2 && far <= UNTESTED, "{far:?}");
+    assert!(far > GRACE * 2 && far <= LEFT, "{far:?}");
     let mut policy = queued_for(shared, 20, TargetState::Free, Reach::Proven, 0.5);
     let later = sleeps(&mut policy, 0).as_millis() as u64 + 1;
     assert_eq!(policy.step(at(later)), Step::Inspect { target: true, queue: false });
@@ -259,6 +259,31 @@ fn without_wake_ups_a_young_wait_asks_often_and_an_old_one_seldom() {
         policy.on(Event::Inspected { view, state: Some(SILENT) }, at(now), 1.0, Reach::Proven);
     }
     assert!(looks <= 30, "{looks} commands in 10 seconds");
+}
+
+/// Every process is untested in its first wait, which may be its only one.
+#[test]
+fn an_untested_waiter_inspects_as_seldom_as_a_proven_one() {
+    let inspections = |before: usize, reach| {
+        let left = Some(Duration::from_secs(600));
+        let state = TargetState::Held { notifies: true, left };
+        let mut policy = queued(before, state, reach);
+        let (mut now, mut inspections) = (0, 0);
+        while now < 60_000 {
+            now += sleeps(&mut policy, now).as_millis() as u64 + 1;
+            let Step::Inspect { target, queue: true } = policy.step(at(now)) else { panic!() };
+            inspections += 1;
+            let view = Some(QueueView::Behind(before));
+            let state = target.then_some(state);
+            policy.on(Event::Inspected { view, state }, at(now), 0.5, reach);
+        }
+        inspections
+    };
+    for (before, most) in [(0, 66), (1, 30), (20, 7)] {
+        let [proven, untested] =
+            [Reach::Proven, Reach::Untested].map(|reach| inspections(before, reach));
+        assert!(untested == proven && proven <= most, "{untested}, {proven} behind {before}");
+    }
 }
 
 #[test]
