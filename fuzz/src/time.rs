@@ -89,7 +89,7 @@ impl Notifier for UnreachableNotifier {
 struct UnreachableListener(Arc<Time>);
 
 impl Listener for UnreachableListener {
-    fn address(&self, _test: WaitId) -> Option<WakeAddress> {
+    fn address(&self, _near: Option<IpAddr>, _test: WaitId) -> Option<WakeAddress> {
         WakeAddress::udp(([127, 0, 0, 1], 4000).into())
     }
 

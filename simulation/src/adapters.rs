@@ -334,7 +334,7 @@ fn interrupt(world: &mut World, listener: usize) {
 }
 
 impl Listener for SimListener {
-    fn address(&self, test: WaitId) -> Option<WakeAddress> {
+    fn address(&self, _near: Option<IpAddr>, test: WaitId) -> Option<WakeAddress> {
         if self.off {
             return None;
         }

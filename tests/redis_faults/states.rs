@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memlock_core::{Client, Error, ErrorKind, Extension, Release};
 use memlock_tests::assert_safe;
-use memlock_tests::client::connect;
+use memlock_tests::client::{a_wait_outlasts_a_crowd, connect};
 use memlock_tests::frozen::Frozen;
 use memlock_tests::launch::{poll_until, until};
 use memlock_tests::process::Server;
@@ -79,7 +79,9 @@ fn a_server_without_a_free_connection_is_named() {
         client.get_connection().ok()
     });
     refused(&server.url(), ErrorKind::Unreachable, "maxclients");
-    let () = reply(only.as_mut().unwrap(), &["CONFIG", "SET", "maxclients", "100"]);
+    a_wait_outlasts_a_crowd(&client(&server), "maxclients", || {
+        let () = reply(only.as_mut().unwrap(), &["CONFIG", "SET", "maxclients", "100"]);
+    });
     works(&client(&server), "m");
 }
 

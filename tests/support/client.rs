@@ -1,9 +1,10 @@
 //! Clients of databases.
 
+use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Client, Lock, Release, Result};
+use memlock_core::{Client, Error, ErrorKind, Lock, Release, Result, Wait};
 
 use crate::launch::until;
 use crate::{assert_safe, url};
@@ -34,6 +35,28 @@ pub fn until_renewed<T: Copy + Ord>(place: &str, remaining: impl Fn() -> T) {
         thread::sleep(Duration::from_millis(50));
         is_renewed
     });
+}
+
+/// On a server that takes no more connections, an attempt fails at once, and a wait that begins goes on
+/// until there is room. `client`: one that has not connected yet. `says`: what the server should be
+/// given more of.
+pub fn a_wait_outlasts_a_crowd(client: &Client, says: &str, make_room: impl FnOnce()) {
+    let mutex = client.mutex("crowded", LEASE).expect("a good name");
+    let error = mutex.try_lock().map(drop).expect_err("no room is left");
+    assert!(error.kind() == ErrorKind::Unreachable && error.to_string().contains(says), "{error}");
+    let (refused, was_refused) = mpsc::channel();
+    let mut lock = thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let tell = |error: &Error| drop(refused.send(error.to_string()));
+            mutex.lock_with(&Wait::FOREVER.on_outage(&tell))
+        });
+        let why = was_refused.recv_timeout(PATIENCE).expect("the wait begins");
+        assert!(why.contains(says), "{why}");
+        make_room();
+        let waited = waiting.join().expect("no panic").expect("there is room");
+        waited.done().expect("the lock is free")
+    });
+    assert_eq!(lock.unlock().expect("the server answers"), Release::Released);
 }
 
 /// Whether an attempt was granted the lock, and released it.

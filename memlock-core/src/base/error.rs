@@ -169,12 +169,13 @@ impl ErrorKind {
 pub struct Error {
     kind: ErrorKind,
     message: String,
+    is_crowded: bool,
 }
 
 impl Error {
     /// A failure of this kind, with a sentence for the reader of the log.
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into() }
+        Error { kind, message: message.into(), is_crowded: false }
     }
 
     /// The kind of failure.
@@ -186,6 +187,17 @@ impl Error {
     /// resolved.
     pub fn is_outage(&self) -> bool {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Unknown)
+    }
+
+    /// A server refuses a connection because it has as many as it takes.
+    #[allow(dead_code, reason = "not every store is on servers")]
+    pub(crate) fn crowded(message: impl Into<String>) -> Error {
+        Error { is_crowded: true, ..Error::new(ErrorKind::Unreachable, message) }
+    }
+
+    /// Whether it is a server's that takes no more connections until others end.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.is_crowded
     }
 
     /// The error of a step on a lock or a semaphore (`what`) whose outcome could not be resolved.

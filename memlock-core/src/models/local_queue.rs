@@ -5,6 +5,7 @@
 //! was woken, or has become the first of the local waiters, therefore sleeps forever, and shuttle
 //! reports a deadlock.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,7 +47,7 @@ impl FakeListener {
 }
 
 impl Listener for FakeListener {
-    fn address(&self, _test: WaitId) -> Option<WakeAddress> {
+    fn address(&self, _near: Option<IpAddr>, _test: WaitId) -> Option<WakeAddress> {
         // No port is 0.
         WakeAddress::udp(([127, 0, 0, 1], 1 + self.number).into())
     }
@@ -166,7 +167,7 @@ impl World {
                     return Some(Held { token, entry_ids: ids });
                 }
                 let id = WaitId(server.next());
-                let entry = Entry { id, listener: listener.address(id) };
+                let entry = Entry { id, listener: listener.address(None, id) };
                 let end = if woken { 0 } else { server.queue.len() };
                 server.queue.insert(end, entry);
                 (queued, woken) = (true, server.holder.is_none());

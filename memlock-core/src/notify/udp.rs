@@ -226,11 +226,12 @@ impl UdpListener {
 
 impl Listener for UdpListener {
     /// Opens the socket the first time.
-    fn address(&self, test: WaitId) -> Option<WakeAddress> {
+    fn address(&self, near: Option<IpAddr>, test: WaitId) -> Option<WakeAddress> {
+        let near = self.near.or(near);
         let (advertised, ports) = match self.setting {
             NotifySetting::Off => return None,
             NotifySetting::At(address, ports) => (address, ports.unwrap_or((0, 0))),
-            NotifySetting::Near => (self.near?.to_canonical(), (0, 0)),
+            NotifySetting::Near => (near?.to_canonical(), (0, 0)),
         };
         // A link-local address means nothing to another host.
         if matches!(advertised, IpAddr::V6(ip) if ip.is_unicast_link_local()) {
@@ -247,7 +248,7 @@ impl Listener for UdpListener {
             let _ = udp.send_to(&WakeMessage::default().datagram(test), address);
             let address = WakeAddress::udp(address)
                 .ok_or_else(|| std::io::Error::other("it is no address of one host"))?;
-            Ok(Socket { udp, address, near: self.near, test })
+            Ok(Socket { udp, address, near, test })
         });
         let unopened = |error| {
             // Logged as a warning only once: no waiter of this process will have a listener.

@@ -11,7 +11,7 @@ use crate::wait::{self, Acquire, Interruption, Start, Wait, Waited};
 /// Acquires the target immediately, or waits for it as specified by `wait`.
 ///
 /// If the very first attempt cannot reach the server, the error is returned immediately, unless
-/// [`Wait::may_begin_in_outage`]. Later outages are tolerated up to [`Wait::outage`].
+/// [`Wait::may_begin`]. Later outages are tolerated up to [`Wait::outage`].
 pub(super) fn acquire<G: Acquire>(
     acquire: &mut G,
     wait: &Wait<'_>,
@@ -50,7 +50,7 @@ pub(super) fn acquire<G: Acquire>(
         Err(error) if !acquire.can_go_on_after(&error) => return Err(error),
         Err(error) => match error.kind() {
             ErrorKind::Unknown => Err(error),
-            ErrorKind::Unreachable if wait.may_begin_in_outage(&target.context) => Err(error),
+            ErrorKind::Unreachable if wait.may_begin(&error, &target.context) => Err(error),
             _ => return Err(error),
         },
     };

@@ -331,16 +331,17 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
 
     /// Records a failure. Returns the error if waiting cannot resolve it.
     fn fail(&mut self, error: Error) -> Result<()> {
-        let has_begun = self.reached || self.wait.may_begin_in_outage(&self.target.context);
-        if !error.is_outage() || !has_begun && error.kind() == ErrorKind::Unreachable {
+        let goes_on = self.reached || self.wait.may_begin(&error, &self.target.context);
+        if !error.is_outage() || !goes_on && error.kind() == ErrorKind::Unreachable {
             return Err(error);
         }
         if self.failure.is_none() {
             log::info!("Waiting for {} through an outage: {error}", self.target.key);
             self.wait.tell_of_outage(&error);
         }
+        let event = if error.is_crowded() { Event::Crowded } else { Event::Failed };
         self.failure = Some(error);
-        self.report(Event::Failed);
+        self.report(event);
         Ok(())
     }
 

@@ -507,7 +507,7 @@ mod tests {
     struct Silent;
 
     impl Listener for Silent {
-        fn address(&self, _test: WaitId) -> Option<WakeAddress> {
+        fn address(&self, _near: Option<std::net::IpAddr>, _test: WaitId) -> Option<WakeAddress> {
             None
         }
         fn sleep(&self, _duration: Duration) {}

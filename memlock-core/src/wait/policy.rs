@@ -71,9 +71,12 @@ const YOUNG: Duration = Duration::from_secs(1);
 const QUEUE_CHECK: Duration = Duration::from_secs(2);
 /// How often an unreachable waiter behind others reads the mutex.
 const TARGET_CHECK: Duration = Duration::from_secs(3);
-/// The first pause after a failure. Each further pause is twice as long, up to the longest.
-const FIRST_RETRY: Duration = Duration::from_millis(5);
-const LONGEST_RETRY: Duration = Duration::from_millis(250);
+/// The first pause after a failure. Each further pause is twice as long, up to the longest; by chance, up to
+/// half of it is left out.
+const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
+/// The same if the server takes no more connections: it has work with each that it refuses, and other
+/// clients of many may be waiting for it, too.
+const CROWDED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The state of one wait.
 #[derive(Clone, Debug)]
@@ -88,6 +91,7 @@ pub struct Policy {
     woken: bool,
     reach: Reach,
     out_since: Option<Moment>,
+    /// The last pause after a failure.
     retry: Duration,
     /// The result of the wait once the queue is left.
     ended: Ended,
@@ -166,7 +170,7 @@ impl Policy {
             woken: false,
             reach: Reach::Unreachable,
             out_since: None,
-            retry: FIRST_RETRY,
+            retry: Duration::ZERO,
             ended: Ended::TimedOut,
             step: if known.fair_reentry { Step::Join { front: false } } else { Step::Try },
         }
@@ -199,15 +203,17 @@ impl Policy {
         if let Step::End(_) = self.step {
             return;
         }
-        if !matches!(event, Event::Failed | Event::Interrupted) {
-            (self.out_since, self.retry) = (None, FIRST_RETRY);
+        let has_failed = matches!(event, Event::Failed | Event::Crowded);
+        if !has_failed && event != Event::Interrupted {
+            (self.out_since, self.retry) = (None, Duration::ZERO);
         }
-        if let (Step::Leave, false) = (self.step, matches!(event, Event::Left | Event::Failed)) {
+        if self.step == Step::Leave && !has_failed && event != Event::Left {
             return;
         }
         match event {
             Event::Interrupted => self.finish(Ended::Interrupted),
-            Event::Failed => self.failed(now),
+            Event::Failed => self.failed(RETRY, now, chance),
+            Event::Crowded => self.failed(CROWDED, now, chance),
             Event::Left => self.left(now, chance),
             Event::Woken(after) => {
                 self.position.queued = Queued::No;
@@ -303,7 +309,7 @@ impl Policy {
         };
     }
 
-    fn failed(&mut self, now: Moment) {
+    fn failed(&mut self, (first, longest): (Duration, Duration), now: Moment, chance: f64) {
         if self.step == Step::Leave {
             // The entry is lost with the queue, or removed by the next wake-up in vain.
             return self.left(now, 0.0);
@@ -312,8 +318,8 @@ impl Policy {
             self.step = Step::End(Ended::Outage);
             return;
         }
-        self.step = Step::Sleep(now + self.retry);
-        self.retry = (self.retry * 2).min(LONGEST_RETRY);
+        self.retry = (self.retry * 2).clamp(first, longest);
+        self.step = Step::Sleep(now + self.retry.mul_f64(0.5 + 0.5 * chance));
     }
 
     fn inspected(

@@ -15,7 +15,7 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 ///
 /// # Errors
 /// The error of `attempt`: at once if it is not [`ErrorKind::Unreachable`], and until an attempt has
-/// reached the server, unless [`Wait::may_begin_in_outage`]; otherwise once the outage is longer than
+/// reached the server, unless [`Wait::may_begin`]; otherwise once the outage is longer than
 /// [`Wait::outage`], or if the server has not answered before the limit passes.
 pub(crate) fn poll<T>(
     context: &Context,
@@ -30,7 +30,6 @@ pub(crate) fn poll<T>(
     let began = clock.now();
     let deadline = wait.limit.map(|limit| began + limit);
     let mut pause = PAUSES.0;
-    let may_begin = wait.may_begin_in_outage(context);
     let (mut listener, mut reached, mut out_since) = (None, false, None);
     if wait.is_cancelled() || context.is_closed() {
         return Ok(Waited::Interrupted);
@@ -43,7 +42,8 @@ pub(crate) fn poll<T>(
                 None
             }
             Err(error) => {
-                let is_outage = error.kind() == ErrorKind::Unreachable && (reached || may_begin);
+                let is_outage = error.kind() == ErrorKind::Unreachable
+                    && (reached || wait.may_begin(&error, context));
                 let now = clock.now();
                 if !is_outage || now.since(out_since.unwrap_or(now)) >= wait.outage(context) {
                     return Err(error);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::certificate::certify;
+use memlock_tests::client::a_wait_outlasts_a_crowd;
 use memlock_tests::launch::{give, until};
 use memlock_tests::mysql::{MariaDb, USER};
 use memlock_tests::names::{Name, relays};
@@ -168,6 +169,7 @@ fn too_many_connections_are_told() {
     let error = error.expect("one too many");
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("max_connections"), "{error}");
+    a_wait_outlasts_a_crowd(&place.client(""), "max_connections", || drop(clients));
 }
 
 #[test]

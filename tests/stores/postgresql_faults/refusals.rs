@@ -3,6 +3,7 @@
 use std::fs;
 
 use memlock_core::{Error, ErrorKind, Release};
+use memlock_tests::client::a_wait_outlasts_a_crowd;
 use memlock_tests::launch::poll_until;
 use memlock_tests::process::Server;
 use memlock_tests::url;
@@ -129,6 +130,7 @@ fn a_server_without_room_for_more_connections_is_unreachable() {
     assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("max_connections"), "{error}");
     assert!(!clients.is_empty());
+    a_wait_outlasts_a_crowd(&place.client(""), "max_connections", || drop(clients));
 }
 
 /// One lock in two tables would be held twice.

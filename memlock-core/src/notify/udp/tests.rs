@@ -7,7 +7,7 @@ use super::*;
 fn a_listener_hears_itself_and_what_is_meant_for_it() {
     let notifier = UdpNotifier::new(NotifySetting::Near);
     let listener = notifier.take(Some(Ipv4Addr::LOCALHOST.into()));
-    let address = listener.address(WaitId(1)).unwrap();
+    let address = listener.address(None, WaitId(1)).unwrap();
     let long = Duration::from_secs(20);
     while notifier.reach() != Reach::Untested {
         listener.sleep(long);
@@ -46,15 +46,18 @@ fn a_listener_that_was_given_back_is_taken_again_where_it_fits() {
     let notifier = UdpNotifier::new(NotifySetting::Near);
     let (four, six) = (Some(Ipv4Addr::LOCALHOST.into()), Some(Ipv6Addr::LOCALHOST.into()));
     let first = notifier.take(four);
-    let address = first.address(WaitId(1));
+    let address = first.address(None, WaitId(1));
     assert!(
-        address.is_some() && notifier.take(four).address(WaitId(2)) != address,
+        address.is_some() && notifier.take(four).address(None, WaitId(2)) != address,
         "that one is taken"
     );
     drop(first);
-    assert_eq!(notifier.take(four).address(WaitId(3)), address);
-    assert_ne!(notifier.take(six).address(WaitId(4)), address);
-    assert_eq!(UdpNotifier::new(NotifySetting::Off).take(four).address(WaitId(5)), None);
+    assert_eq!(notifier.take(four).address(None, WaitId(3)), address);
+    assert_ne!(notifier.take(six).address(None, WaitId(4)), address);
+    let early = notifier.take(None);
+    assert_eq!(early.address(None, WaitId(6)), None);
+    assert!(early.address(four, WaitId(7)).is_some(), "the server was reached meanwhile");
+    assert_eq!(UdpNotifier::new(NotifySetting::Off).take(four).address(None, WaitId(5)), None);
 }
 
 #[test]
@@ -156,7 +159,7 @@ fn what_the_program_opens_in_the_place_of_a_listener_is_left_alone() {
     let notifier = UdpNotifier::new(NotifySetting::Near);
     let near = Some(Ipv4Addr::LOCALHOST.into());
     let listener = notifier.take(near);
-    let address = listener.address(WaitId(1)).unwrap();
+    let address = listener.address(None, WaitId(1)).unwrap();
     notifier.send(address, WaitId(2), WakeMessage::default());
 
     let (mut program, its_pipe) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -185,7 +188,7 @@ fn what_the_program_opens_in_the_place_of_a_listener_is_left_alone() {
 
     // The next waiter has descriptors of its own.
     let listener = notifier.take(near);
-    let address = listener.address(WaitId(1)).unwrap();
+    let address = listener.address(None, WaitId(1)).unwrap();
     assert!(notifier.send(address, WaitId(3), WakeMessage::default()));
     let heard = loop {
         listener.sleep(Duration::from_secs(20));

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::lease::DRIFT;
 use crate::store::remote;
 
@@ -108,8 +108,7 @@ impl Handshake {
         }
         let text = String::from_utf8_lossy(line);
         if text.contains("Too many open connections") {
-            return Err(Error::new(
-                ErrorKind::Unreachable,
+            return Err(Error::crowded(
                 "The server takes no more connections: raise its -c, or use fewer.",
             ));
         }
@@ -176,6 +175,7 @@ fn parse_version(text: &str) -> Option<(u64, u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
@@ -232,10 +232,8 @@ mod tests {
         }
         assert!(with(5, "STAT cas_enabled no").unwrap_err().to_string().contains("-C"));
         assert!(with(0, "ERROR").is_err());
-        assert_eq!(
-            with(0, "ERROR Too many open connections").unwrap_err().kind(),
-            ErrorKind::Unreachable
-        );
+        let crowded = with(0, "ERROR Too many open connections").unwrap_err();
+        assert!(crowded.kind() == ErrorKind::Unreachable && crowded.is_crowded());
         assert!(with(2, "STAT time x").is_err());
     }
 

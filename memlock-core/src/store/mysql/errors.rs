@@ -108,7 +108,7 @@ pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
         1226 if !text.contains("connections'") => unreachable(&format!(
             "The user may do no more in this hour ({text}): raise that limit with ALTER USER, or wait."
         )),
-        1040 | 1203 | 1226 => unreachable(&format!(
+        1040 | 1203 | 1226 => Error::crowded(format!(
             "The server takes no more connections ({text}): raise its max_connections, or use fewer."
         )),
         1129 | 1130 => Error::config(format!("The server does not accept this host ({text}).")),
@@ -197,6 +197,7 @@ mod tests {
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(says), "{error}");
             assert!(error.to_string().contains(&text), "{error}");
+            assert_eq!(error.is_crowded(), text.contains("max_user_connections"), "{error}");
         }
     }
 

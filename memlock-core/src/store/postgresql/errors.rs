@@ -12,6 +12,14 @@ const NOT_PASSED_ON: [&str; 4] = [
     "no more connections allowed",
 ];
 
+/// What PgBouncer says for itself, or for a server, that has as many clients as it takes.
+const CROWDED: [&str; 4] = [
+    "no more connections allowed",
+    "too many clients",
+    "too many connections",
+    "remaining connection slots",
+];
+
 /// Whether the complaint shows that nothing was carried out, although the connection ends.
 pub(super) fn is_not_passed_on(said: &Complaint) -> bool {
     said.code == "08P01" && NOT_PASSED_ON.iter().any(|text| said.text.contains(text))
@@ -68,9 +76,13 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
             "The server takes no writes: it is a standby, or default_transaction_read_only is on. Name the \
              primary in the URL.",
         ),
-        "53300" => unreachable(
+        "53300" => Error::crowded(
             "The server takes no more connections: raise its max_connections, or put PgBouncer in front of it.",
         ),
+        "08P01" if CROWDED.iter().any(|text| said.text.contains(text)) => Error::crowded(format!(
+            "The server or a pooler takes no more connections ({}): raise its limit.",
+            shown(&said.text)
+        )),
         "53100" => Error::protocol("The server's disk is full. Make room on it."),
         "53200" => Error::protocol("The server has no memory left."),
         "55P03" if !said.is_at_row => unreachable(&format!(
@@ -130,6 +142,23 @@ pub(super) fn shown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_or_a_pooler_that_takes_no_more_connections_is_crowded() {
+        let schema = Schema::new("memlock", false).unwrap();
+        for (code, text, is_crowded) in [
+            ("53300", "sorry, too many clients already", true),
+            ("53300", "remaining connection slots are reserved for roles with …", true),
+            ("08P01", "no more connections allowed (max_client_conn)", true),
+            ("08P01", "server login has been failing, try again later", false),
+            ("57P03", "the database system is starting up", false),
+        ] {
+            let said = Complaint { is_fatal: true, code: code.into(), text: text.into() };
+            let error = of(&said, &schema, "u");
+            assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+            assert_eq!(error.is_crowded(), is_crowded, "{error}");
+        }
+    }
 
     #[test]
     fn each_error_says_what_to_do() {

@@ -62,7 +62,7 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
     } else if known("BUSY") {
         unreachable("The server is busy running the script of another client: try again.")
     } else if text.contains("max number of clients") {
-        unreachable("The server takes no more connections: raise its maxclients, or use fewer.")
+        Error::crowded("The server takes no more connections: raise its maxclients, or use fewer.")
     } else if known("DENIED") {
         unreachable(
             "The server is in protected mode: give it a password, or bind it to an address.",

@@ -47,7 +47,8 @@ impl<G: Acquire> Waiter<'_, '_, G> {
             self.ids.remove(0);
         }
         self.ids.push(id);
-        let address = self.listener.address(test);
+        let near = self.target.context.local_address(self.target.route);
+        let address = self.listener.address(near, test);
         // A newly opened listener has received its own test message, if messages arrive at all.
         let early = self.heard_if_unreachable();
         let reached =

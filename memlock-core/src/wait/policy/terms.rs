@@ -119,6 +119,8 @@ pub enum Event {
     Interrupted,
     /// The server could not be reached.
     Failed,
+    /// The server takes no more connections.
+    Crowded,
 }
 
 /// What a process knows of the queue when a wait begins.

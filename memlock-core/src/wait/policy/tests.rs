@@ -406,6 +406,7 @@ fn any_event() -> impl Strategy<Value = Event> {
         1 => Just(Event::Left),
         1 => Just(Event::Refused),
         1 => Just(Event::Failed),
+        1 => Just(Event::Crowded),
         1 => Just(Event::Interrupted),
     ]
 }
