@@ -4,7 +4,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use crate::clock::{Clock, Moment};
@@ -52,6 +52,8 @@ struct Inner {
     outage: Option<Duration>,
     identity: ForkLocal<Identity>,
     cancellations: AtomicU64,
+    /// How many locks and permits this process holds.
+    holds: ForkLocal<AtomicUsize>,
     closed: AtomicBool,
     notifier: Arc<dyn Notifier>,
     extensions: Extensions,
@@ -76,6 +78,7 @@ impl Context {
             outage,
             identity: ForkLocal::new(),
             cancellations: AtomicU64::new(0),
+            holds: ForkLocal::new(),
             closed: AtomicBool::new(false),
             notifier,
             extensions: Extensions::default(),
@@ -226,6 +229,24 @@ impl Context {
     /// How often [`Context::cancel_waits`] was called.
     pub(crate) fn cancellations(&self) -> u64 {
         self.inner.cancellations.load(Ordering::SeqCst)
+    }
+
+    /// This process holds one lock more.
+    pub(crate) fn begin_hold(&self) {
+        self.inner.holds.get().fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// This process holds one lock less.
+    pub(crate) fn end_hold(&self) {
+        self.inner.holds.get().fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Called before a thread sleeps for long, which gives its connection to the server that owns `route`
+    /// back to a server that has few. One is kept while something is held: to renew or release it,
+    /// another would have to be opened, which the server may refuse.
+    pub(crate) fn rest(&self, route: Route) {
+        let holds = self.inner.holds.get().load(Ordering::Relaxed) > 0;
+        self.inner.store.rest(route, usize::from(holds));
     }
 
     /// The longest outage that a wait tolerates, if the URL says so.

@@ -66,6 +66,7 @@ pub mod relay;
 pub mod safety;
 pub mod server;
 pub mod sigpipe;
+pub mod sleepers;
 pub mod stopwatch;
 pub mod stranger;
 pub mod url;

@@ -135,6 +135,7 @@ impl<K: Kind> LeaseGuard<K> {
     /// A guard that was granted by a request, whose lease counts from the time when the request was
     /// sent.
     pub(crate) fn new(kind: K, token: Token, lease: Lease, counted_from: Moment) -> LeaseGuard<K> {
+        kind.target().context.begin_hold();
         LeaseGuard {
             server_until: kind.target().context.guarantees().gone(lease, kind.target().now()),
             kind,
@@ -441,6 +442,9 @@ fn no_release_sql(target: &Target, releasing: &str, is_held: bool) -> Error {
 impl<K: Kind> Drop for LeaseGuard<K> {
     fn drop(&mut self) {
         let _ = self.let_go();
+        if self.process == fork::generation() {
+            self.kind.target().context.end_hold();
+        }
     }
 }
 

@@ -23,6 +23,9 @@ mod steps;
 
 /// A waiter with an interruption callback calls it at least this often.
 const SLICE: Duration = Duration::from_millis(50);
+/// A waiter that is to sleep for this long gives its connection back. In the first second of its wait it
+/// sleeps with it: a lock that is handed over so soon does not wait for a new connection.
+const REST: Duration = Duration::from_secs(1);
 /// The longest sleep of a waiter behind others of its process, which wake it.
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -89,6 +92,10 @@ struct Waiter<'a, 'g, G: Acquire> {
     reached: bool,
     /// Why the server cannot be reached at present.
     failure: Option<Error>,
+    /// Whether the server was used since the last rest.
+    is_connected: bool,
+    /// Until when this waiter sleeps with its connection.
+    rests_from: Moment,
 }
 
 impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
@@ -128,6 +135,8 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             process: start.process,
             reached: false,
             failure: None,
+            is_connected: true,
+            rests_from: start.began + REST,
         }
     }
 
@@ -175,6 +184,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
                 }
                 continue;
             }
+            self.is_connected = true;
             match step {
                 Step::Try => match self.acquire.attempt(self.policy.is_called(), &is_over) {
                     _ if self.is_inherited() => {}
@@ -239,7 +249,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     fn sleep(&mut self, until: Moment) -> Option<G::Guard> {
         let (local, key) = (self.local, &self.target.key);
         if local.park(key, self.number, &self.ids) {
-            let left = until.since(self.now());
+            let left = self.rest(until.since(self.now()));
             let limit = if self.wait.asks() { left.min(SLICE) } else { left };
             self.listener.sleep(limit);
         }
@@ -266,6 +276,21 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             let since = self.listener.heard(&self.ids);
             received = received.or(since);
         }
+    }
+
+    /// Gives the connection back before a long sleep. Returns for how long to sleep: until then, if this
+    /// waiter keeps it for a while.
+    fn rest(&mut self, sleep: Duration) -> Duration {
+        if !self.is_connected || sleep < REST {
+            return sleep;
+        }
+        let kept_for = self.rests_from.since(self.now());
+        if !kept_for.is_zero() {
+            return sleep.min(kept_for);
+        }
+        self.is_connected = false;
+        self.target.context.rest(self.target.route);
+        sleep
     }
 
     /// Records a wake-up, if there is one.
@@ -340,6 +365,10 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             self.wait.tell_of_outage(&error);
         }
         let event = if error.is_crowded() { Event::Crowded } else { Event::Failed };
+        if error.is_crowded() {
+            // Others wait for a connection, too.
+            self.rests_from = self.now();
+        }
         self.failure = Some(error);
         self.report(event);
         Ok(())

@@ -2,6 +2,7 @@
 //! without rights, full tables.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod connections;
 mod refusals;
 mod rows;
 mod settings;

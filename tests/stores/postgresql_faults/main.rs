@@ -6,6 +6,7 @@
 //! | `copies` | a standby is promoted, an older copy is restored |
 //! | `rows` | rows that others lock, drop or fill with other things; fences while many race |
 //! | `refusals` | servers, users and rights that are not fit |
+//! | `sessions` | more waiters than the server has sessions |
 //! | `poolers` | PgBouncer in between |
 //! | `shadows` | others create functions and operators with the names of built-in ones |
 //! | `disks` | a full disk |
@@ -19,6 +20,7 @@ mod encryption;
 mod poolers;
 mod refusals;
 mod rows;
+mod sessions;
 mod shadows;
 
 use std::process::Command;

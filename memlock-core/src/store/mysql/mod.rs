@@ -165,6 +165,7 @@ impl Protocol for MySql {
     type Connection = Connection;
 
     const SERVER: &'static str = "MySQL";
+    const CONNECTIONS_ARE_FEW: bool = true;
 
     fn dial(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Connection> {
         let wire = self.connect(address, clock)?;

@@ -79,6 +79,7 @@ impl Protocol for Postgresql {
     type Connection = Connection;
 
     const SERVER: &'static str = promises::SERVER;
+    const CONNECTIONS_ARE_FEW: bool = true;
 
     fn dial(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Connection> {
         let socket = self.settings.ssl.connect(address, clock)?;

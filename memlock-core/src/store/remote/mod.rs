@@ -147,6 +147,12 @@ impl<P: Protocol> Store for Remote<P> {
         self.servers.all().for_each(Server::disconnect);
     }
 
+    fn rest(&self, route: Route, kept: usize) {
+        if P::CONNECTIONS_ARE_FEW {
+            self.owner(route).rest(kept);
+        }
+    }
+
     fn guarantees(&self) -> Guarantees {
         Guarantees { guard: self.guard, ..self.protocol.guarantees() }
     }

@@ -24,6 +24,10 @@ pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
     /// What its servers are, such as `memcached`.
     const SERVER: &'static str;
 
+    /// Whether a server has only some hundred connections to give, so that a thread that sleeps for
+    /// long closes one.
+    const CONNECTIONS_ARE_FEW: bool = false;
+
     /// Connects to a server, and checks that it is suitable for locks. No lock is changed there.
     fn dial(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Self::Connection>;
 

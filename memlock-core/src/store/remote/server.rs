@@ -121,6 +121,14 @@ impl<P: Protocol> Server<P> {
         self.distrust();
     }
 
+    /// See [`Store::rest`](crate::store::Store::rest).
+    pub(super) fn rest(&self, kept: usize) {
+        let mut idle = self.idle();
+        let spare = if idle.connections.len() > kept { idle.connections.pop() } else { None };
+        drop(idle);
+        drop(spare);
+    }
+
     /// Whether the last batch timed out, less than [`SILENCE`] ago.
     pub(super) fn silence(&self) -> Option<Silence> {
         let silent_since = self.idle().silent_since;
