@@ -11,6 +11,7 @@ use memlock_core::wait::entries;
 use memlock_core::{Client, Release, RenewOptions};
 
 use crate::client::{LEASE, PATIENCE, connect, is_granted, until_renewed};
+use crate::fork::Forked;
 use crate::launch::until;
 use crate::url;
 
@@ -64,23 +65,19 @@ impl FewConnections<'_> {
     pub fn are_left_by_waiters(&self, waiters: usize, end_sessions: impl FnOnce()) {
         let holder = self.client().mutex(NAME, RENEWED).expect("a good name").lock();
         let held = holder.expect("it is free").renew(RenewOptions::default()).expect("a thread");
-        thread::scope(|scope| {
-            let start = |_| {
-                let client = self.client();
-                scope.spawn(move || is_served(&client))
-            };
-            let waiting: Vec<_> = (0..waiters).map(start).collect();
-            until("all wait", || self.queued() == waiters);
-            // The holder, and the first in the queue.
-            until("they sleep without a session", || (self.sessions)() <= 2);
-            end_sessions();
-            until_renewed("over a new connection", || self.remaining(NAME));
-            let newcomer = self.client().mutex("other", LEASE).expect("a good name");
-            until("a newcomer is let in", || is_granted(newcomer.try_lock()));
-            assert!(held.is_held() && held.lost().is_none());
-            assert_eq!(held.release().expect("the server answers"), Release::Released);
-            assert!(waiting.into_iter().all(|waiter| waiter.join().expect("no panic")));
-        });
+        let start = |_| Forked::start(120, || is_served(&self.client()));
+        let waiting: Vec<Forked> = (0..waiters).map(start).collect();
+        until("all wait", || self.queued() == waiters);
+        // The holder, and the first in the queue.
+        until("they sleep without a session", || (self.sessions)() <= 2);
+        end_sessions();
+        until_renewed("over a new connection", || self.remaining(NAME));
+        let newcomer = self.client().mutex("other", LEASE).expect("a good name");
+        until("a newcomer is let in", || is_granted(newcomer.try_lock()));
+        assert!(held.is_held() && held.lost().is_none());
+        assert_eq!(held.release().expect("the server answers"), Release::Released);
+        let unserved = waiting.into_iter().map(Forked::was_right).filter(|&served| !served).count();
+        assert_eq!(unserved, 0, "of {waiters}");
     }
 
     /// A waiter that holds another lock renews that also on a server that takes no more connections.
@@ -111,5 +108,5 @@ impl FewConnections<'_> {
 /// Whether it is granted the lock in time.
 fn is_served(client: &Client) -> bool {
     let mutex = client.mutex(NAME, LEASE).expect("a good name");
-    is_granted(mutex.lock_for(PATIENCE))
+    is_granted(mutex.lock_for(2 * PATIENCE))
 }
