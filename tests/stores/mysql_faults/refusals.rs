@@ -4,16 +4,17 @@ use std::fs;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{ErrorKind, Release};
+use memlock_core::{Client, ErrorKind, Release};
 use memlock_tests::certificate::certify;
 use memlock_tests::client::a_wait_outlasts_a_crowd;
 use memlock_tests::launch::{give, until};
 use memlock_tests::mysql::{MariaDb, USER};
 use memlock_tests::names::{Name, relays};
 use memlock_tests::process::Server;
+use memlock_tests::relay::Relay;
 use memlock_tests::{daemon, sigpipe, url};
 
-use crate::{Alone, LEASE, Place, connect, refused, shared, try_lock};
+use crate::{Alone, LEASE, PATIENCE, Place, connect, refused, shared, try_lock};
 
 #[test]
 fn errors_say_what_to_do_and_show_no_password() {
@@ -95,17 +96,52 @@ fn a_read_only_server_is_unreachable_and_loses_nothing() {
     assert!(try_lock(&client, "n").is_some());
 }
 
+/// A name that leads to the server of a place, and can lead to the shared one instead.
+fn movable(place: &Place<'_>) -> ([Relay; 2], Name, String) {
+    let (database, other) = (&place.database, shared());
+    other.sql(&format!("CREATE DATABASE {database}; GRANT ALL ON {database}.* TO {USER}@'%'"));
+    let (one, two) = (place.server.process().address(), other.process().address());
+    let (relays, port) = relays([("127.0.0.2", one.clone()), ("127.0.0.3", two)]);
+    let name = Name::of(&["127.0.0.2"]);
+    let url = place.url().replace(&one, &name.with_port(port));
+    (relays, name, url)
+}
+
+/// Which answers what it asks: that the lock is held. It is the second in the queue.
+#[test]
+fn a_waiter_follows_a_name_from_a_server_that_has_become_read_only() {
+    let server = Alone::get();
+    let place = Place::on(&server);
+    let (_relays, name, url) = movable(&place);
+    let (holder, first, waiter) = (place.client(""), place.client(""), connect(&url));
+    let held = try_lock(&holder, "m").unwrap();
+    thread::scope(|scope| {
+        let wait = |client| {
+            let mutex = Client::mutex(client, "m", LEASE).unwrap();
+            scope.spawn(move || mutex.lock_for(PATIENCE))
+        };
+        let length = "SELECT LENGTH(value) FROM memlock_items WHERE name = 'lock:m%wait'";
+        let is_first = wait(&first);
+        until("one waits", || !place.sql(length).is_empty());
+        let one = place.sql(length);
+        let follows = wait(&waiter);
+        until("two wait", || place.sql(length) != one);
+        server.set("read_only", "1");
+        name.lead_to(&["127.0.0.3"]);
+        assert!(follows.join().unwrap().unwrap().is_some(), "it asks the old one");
+        first.cancel_waits();
+        drop(is_first.join());
+    });
+    held.abandon();
+}
+
 /// The server that was demoted stays there, and answers: only its errors say that it takes no writes.
 #[test]
 fn a_name_is_followed_from_a_server_that_has_become_read_only() {
-    let (server, other) = (Alone::get(), shared());
+    let server = Alone::get();
     let place = Place::on(&server);
-    let database = &place.database;
-    other.sql(&format!("CREATE DATABASE {database}; GRANT ALL ON {database}.* TO {USER}@'%'"));
-    let (one, two) = (server.process().address(), other.process().address());
-    let ([_old, _new], port) = relays([("127.0.0.2", one.clone()), ("127.0.0.3", two)]);
-    let name = Name::of(&["127.0.0.2"]);
-    let client = connect(&place.url().replace(&one, &name.with_port(port)));
+    let (_relays, name, url) = movable(&place);
+    let client = connect(&url);
     drop(try_lock(&client, "m").unwrap());
     server.set("read_only", "1");
     let error = refused(&client, "n");
@@ -113,7 +149,7 @@ fn a_name_is_followed_from_a_server_that_has_become_read_only() {
     name.lead_to(&["127.0.0.3"]);
     let _lock = try_lock(&client, "n").unwrap();
     let rows = "SELECT COUNT(*) FROM memlock_items WHERE name = 'lock:n'";
-    assert!(other.sql(&format!("USE {database}; {rows}")).contains('1'));
+    assert!(shared().sql(&format!("USE {}; {rows}", place.database)).contains('1'));
 }
 
 #[test]

@@ -316,6 +316,10 @@ impl remote::Connection for Connection {
         self.was_refused
     }
 
+    fn is_read_only(&self) -> bool {
+        self.introduction.is_read_only
+    }
+
     fn life(&self) -> Life {
         self.introduction.life
     }

@@ -37,6 +37,8 @@ pub(super) struct Introduction {
     pub(super) time: Reading,
     /// The longest request that the server accepts, in bytes.
     pub(super) longest: usize,
+    /// Whether the server takes no writes, of most users.
+    pub(super) is_read_only: bool,
 }
 
 /// Sets up the session, and examines the server.
@@ -68,7 +70,7 @@ pub(super) fn introduce(
             ),
             "SHOW GLOBAL STATUS LIKE 'Uptime'",
             &format!("SELECT UUID_SHORT()>>24, {NOW}, @@max_allowed_packet"),
-            "SHOW VARIABLES WHERE Variable_name IN ('log_bin','binlog_format','wsrep_on')",
+            "SHOW VARIABLES WHERE Variable_name IN ('log_bin','binlog_format','wsrep_on','read_only')",
             TABLE_FOUND,
         ],
     )?;
@@ -92,6 +94,7 @@ pub(super) fn introduce(
         // A read on one node of a Galera cluster sees what was committed on the others before.
         ask(wire, settings, &["SET SESSION wsrep_sync_wait=1"])?;
     }
+    let is_read_only = is("read_only", "ON");
     let row = rows.pop().and_then(|rows| rows.into_iter().next()).ok_or_else(out_of_step)?;
     let [life, now, longest] = <[Option<Vec<u8>>; 3]>::try_from(row).map_err(|_| out_of_step())?;
     let uptime = rows.pop().and_then(|rows| rows.into_iter().next()?.into_iter().nth(1)?);
@@ -101,6 +104,7 @@ pub(super) fn introduce(
         life: Life::of(number(life)?, parse(uptime), now),
         time: Reading { shown: now, sent },
         longest: usize::try_from(number(longest)?).map_err(|_| out_of_step())?,
+        is_read_only,
     })
 }
 

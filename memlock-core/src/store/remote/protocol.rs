@@ -123,6 +123,12 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
         false
     }
 
+    /// Whether the server said that it takes no writes when the connection was opened, and accepts
+    /// connections all the same.
+    fn is_read_only(&self) -> bool {
+        false
+    }
+
     /// The life of the server in which the connection was opened.
     fn life(&self) -> Self::Life;
 

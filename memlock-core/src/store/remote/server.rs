@@ -271,10 +271,15 @@ impl<P: Protocol> Server<P> {
         }
     }
 
-    /// Opens a connection. After a failure, the next dial resolves the name of the server again.
+    /// Opens a connection. After a failure, the next dial resolves the name of the server again; and
+    /// after a server that takes no writes, since batches that only read do not fail there.
     fn dial(&self, protocol: &P, address: &Address) -> Result<(P::Connection, Before<Life<P>>)> {
         let pinned = self.address.resolver.pinned();
-        self.open(protocol, address, pinned).inspect_err(|_| self.address.resolver.distrust())
+        let opened = self.open(protocol, address, pinned);
+        if opened.as_ref().map_or(true, |(connection, _)| connection.is_read_only()) {
+            self.address.resolver.distrust();
+        }
+        opened
     }
 
     /// `pinned`: the address of the server until now.
