@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Client, Error, ErrorKind, Lock, Release, Result, Wait};
+use memlock_core::{Client, Error, ErrorKind, Lock, Release, Request, Result, Wait};
 
 use crate::launch::until;
 use crate::{assert_safe, url};
@@ -45,18 +45,28 @@ pub fn a_wait_outlasts_a_crowd(client: &Client, says: &str, make_room: impl FnOn
     let error = mutex.try_lock().map(drop).expect_err("no room is left");
     assert!(error.kind() == ErrorKind::Unreachable && error.to_string().contains(says), "{error}");
     let (refused, was_refused) = mpsc::channel();
-    let mut lock = thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let tell = |error: &Error| drop(refused.send(error.to_string()));
+    let semaphore = client.semaphore("crowded", 2, LEASE).expect("a good name");
+    let (mut lock, mut permit) = thread::scope(|scope| {
+        let (by_lock, by_permit) = (refused.clone(), refused);
+        let locking = scope.spawn(move || {
+            let tell = |error: &Error| drop(by_lock.send(error.to_string()));
             mutex.lock_with(&Wait::FOREVER.on_outage(&tell))
         });
-        let why = was_refused.recv_timeout(PATIENCE).expect("the wait begins");
-        assert!(why.contains(says), "{why}");
+        let acquiring = scope.spawn(move || {
+            let tell = |error: &Error| drop(by_permit.send(error.to_string()));
+            semaphore.acquire_with(Request::default(), &Wait::FOREVER.on_outage(&tell))
+        });
+        for _ in 0..2 {
+            let why = was_refused.recv_timeout(PATIENCE).expect("both waits begin");
+            assert!(why.contains(says), "{why}");
+        }
         make_room();
-        let waited = waiting.join().expect("no panic").expect("there is room");
-        waited.done().expect("the lock is free")
+        let lock = locking.join().expect("no panic").expect("there is room");
+        let permit = acquiring.join().expect("no panic").expect("there is room");
+        (lock.done().expect("it is free"), permit.done().expect("it is free"))
     });
     assert_eq!(lock.unlock().expect("the server answers"), Release::Released);
+    assert_eq!(permit.release().expect("the server answers"), Release::Released);
 }
 
 /// Whether an attempt was granted the lock, and released it.
