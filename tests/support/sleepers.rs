@@ -1,5 +1,6 @@
 //! Waiters on a server that has few connections to give.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -92,9 +93,12 @@ impl FewConnections<'_> {
                 scope.spawn(move || assert!(is_served(client)));
                 until("it waits", || self.queued() > number);
             }
-            let others = self.fill();
-            assert!(!others.is_empty());
-            let remaining = || own.remaining();
+            let others = RefCell::new(self.fill());
+            let remaining = || {
+                // Others take each session that is given back.
+                others.borrow_mut().extend(self.fill());
+                own.remaining()
+            };
             // A waiter that is the second looks after less time.
             until_renewed("on the full server", remaining);
             until_renewed("on the full server", remaining);
@@ -105,8 +109,13 @@ impl FewConnections<'_> {
     }
 }
 
-/// Whether it is granted the lock in time.
+/// Whether it is granted the lock in time. It has held another one before.
 fn is_served(client: &Client) -> bool {
-    let mutex = client.mutex(NAME, LEASE).expect("a good name");
-    is_granted(mutex.lock_for(2 * PATIENCE))
+    let wait = |name: &str| client.mutex(name, LEASE).expect("a good name").lock_for(2 * PATIENCE);
+    let earlier = wait(&format!("of {}", std::process::id())).expect("the server answers");
+    let mut earlier = earlier.expect("it is free");
+    assert_eq!(earlier.unlock().expect("the server answers"), Release::Released);
+    let is_granted = is_granted(wait(NAME));
+    drop(earlier);
+    is_granted
 }

@@ -54,7 +54,7 @@ pub struct LeaseGuard<K: Kind> {
     pub(crate) server_until: Moment,
     /// The generation of the process that acquired the guard.
     pub(crate) process: u64,
-    pub(crate) held: bool,
+    held: bool,
     /// Whether the guard was found lost.
     pub(crate) lost: bool,
     /// A release was sent, and its outcome is unknown.
@@ -243,7 +243,7 @@ impl<K: Kind> LeaseGuard<K> {
             };
             self.release_failed = outcome.is_err();
             let outcome = outcome.map_err(|error| self.kind.target().said(K::RELEASING, error))?;
-            self.held = false;
+            self.ends();
             let released = match &outcome {
                 Outcome::Taken(_) => Release::Released,
                 Outcome::Lost(_) => Release::Lost,
@@ -309,7 +309,8 @@ impl<K: Kind> LeaseGuard<K> {
                     Ok(Extension::Extended)
                 }
                 Ok(Outcome::Lost(_)) => {
-                    (self.held, self.lost) = (false, true);
+                    self.lost = true;
+                    self.ends();
                     K::leave_the_queue(self);
                     self.remember_orphan();
                     Ok(Extension::Lost)
@@ -345,7 +346,7 @@ impl<K: Kind> LeaseGuard<K> {
         // After this time the server has removed the item.
         if self.server_until <= self.kind.target().now() {
             K::leave_the_queue(self);
-            self.held = false;
+            self.ends();
             return Ok(Release::Lost);
         }
         let released =
@@ -357,7 +358,7 @@ impl<K: Kind> LeaseGuard<K> {
     /// If the guard still holds the lock, remembers it, to be released at a later contact.
     pub(crate) fn give_up(&mut self) {
         if self.is_ours_to_use() {
-            self.held = false;
+            self.ends();
             orphan::remember(self.kind.target(), K::REAPER, self.token, self.server_until);
         }
     }
@@ -389,7 +390,8 @@ impl<K: Kind> LeaseGuard<K> {
         } else if self.is_ours_to_use() {
             self.remember_orphan();
         }
-        (self.held, self.lost) = (false, true);
+        self.lost = true;
+        self.ends();
         if ask {
             return K::leave_the_queue(self);
         }
@@ -401,6 +403,13 @@ impl<K: Kind> LeaseGuard<K> {
     fn remember_orphan(&self) {
         if let Some(until) = self.kind.reap_until() {
             orphan::remember(self.kind.target(), K::REAPER, self.token, until);
+        }
+    }
+
+    /// From now on the guard holds nothing.
+    fn ends(&mut self) {
+        if std::mem::take(&mut self.held) && self.process == fork::generation() {
+            self.kind.target().context.end_hold();
         }
     }
 
@@ -442,9 +451,6 @@ fn no_release_sql(target: &Target, releasing: &str, is_held: bool) -> Error {
 impl<K: Kind> Drop for LeaseGuard<K> {
     fn drop(&mut self) {
         let _ = self.let_go();
-        if self.process == fork::generation() {
-            self.kind.target().context.end_hold();
-        }
     }
 }
 
