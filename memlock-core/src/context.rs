@@ -249,6 +249,11 @@ impl Context {
         self.inner.store.rest(route, usize::from(holds));
     }
 
+    /// See [`Store::is_crowded`].
+    pub(crate) fn is_crowded(&self, route: Route) -> bool {
+        self.inner.store.is_crowded(route)
+    }
+
     /// The longest outage that a wait tolerates, if the URL says so.
     pub(crate) fn outage(&self) -> Option<Duration> {
         self.inner.outage

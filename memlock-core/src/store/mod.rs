@@ -106,6 +106,11 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Closes the idle connections, and keeps none from now on.
     fn disconnect(&self) {}
 
+    /// Whether the server that owns `route` recently refused a connection because it had too many.
+    fn is_crowded(&self, _route: Route) -> bool {
+        false
+    }
+
     /// Called before a thread sleeps for long that has used the server that owns `route`. Where servers
     /// have few connections to give, one is closed, unless no more than `kept` of them are idle.
     fn rest(&self, _route: Route, _kept: usize) {}

@@ -284,12 +284,14 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         if !self.is_connected || sleep < REST {
             return sleep;
         }
+        let Target { context, route, .. } = self.target;
         let kept_for = self.rests_from.since(self.now());
-        if !kept_for.is_zero() {
+        // Where clients were refused, others wait for a connection.
+        if !kept_for.is_zero() && !context.is_crowded(*route) {
             return sleep.min(kept_for);
         }
         self.is_connected = false;
-        self.target.context.rest(self.target.route);
+        context.rest(*route);
         sleep
     }
 
@@ -365,10 +367,6 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             self.wait.tell_of_outage(&error);
         }
         let event = if error.is_crowded() { Event::Crowded } else { Event::Failed };
-        if error.is_crowded() {
-            // Others wait for a connection, too.
-            self.rests_from = self.now();
-        }
         self.failure = Some(error);
         self.report(event);
         Ok(())

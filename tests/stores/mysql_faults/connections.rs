@@ -23,7 +23,7 @@ fn on_a_server(most: &str, test: impl FnOnce(&dyn Fn(), &FewConnections<'_>)) {
 
 #[test]
 fn waiters_leave_their_connections_to_others() {
-    on_a_server("10", |end_sessions, few| few.are_left_by_waiters(30, end_sessions));
+    on_a_server("10", |end_sessions, few| few.are_left_by_waiters(60, end_sessions));
 }
 
 #[test]

@@ -12,7 +12,7 @@ fn on_a_server(server: &Postgresql, test: impl FnOnce(&Place<'_>, &FewConnection
 
 #[test]
 fn waiters_leave_their_sessions_to_others() {
-    on_a_server(&alone(), |place, few| few.are_left_by_waiters(30, || place.end_sessions()));
+    on_a_server(&alone(), |place, few| few.are_left_by_waiters(60, || place.end_sessions()));
 }
 
 #[test]

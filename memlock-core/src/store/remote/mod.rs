@@ -147,6 +147,10 @@ impl<P: Protocol> Store for Remote<P> {
         self.servers.all().for_each(Server::disconnect);
     }
 
+    fn is_crowded(&self, route: Route) -> bool {
+        self.owner(route).is_crowded()
+    }
+
     fn rest(&self, route: Route, kept: usize) {
         if P::CONNECTIONS_ARE_FEW {
             self.owner(route).rest(kept);

@@ -24,6 +24,8 @@ const READS_FOR: Duration = Duration::from_secs(10);
 /// the exit of a program that holds many locks, and be short enough that a drop long after a single
 /// timeout tries again.
 const SILENCE: Duration = Duration::from_secs(10);
+/// How long a server counts as crowded after it has refused a connection because it had too many.
+const CROWD: Duration = Duration::from_secs(10);
 
 type Life<P> = <<P as Protocol>::Connection as Connection>::Life;
 
@@ -55,6 +57,8 @@ struct Idle<C: Connection> {
     was_refused: bool,
     /// When the last batch timed out, if it did: the server counts as silent for [`SILENCE`].
     silent_since: Option<Moment>,
+    /// Set if a connection was refused because the server had too many: it counts as crowded until then.
+    crowded_until: Option<Moment>,
     /// Whether a warning of evictions was logged.
     has_warned: bool,
     /// Whether connections are closed as soon as they are idle.
@@ -73,6 +77,7 @@ impl<C: Connection> Default for Idle<C> {
             is_down: false,
             was_refused: false,
             silent_since: None,
+            crowded_until: None,
             has_warned: false,
             keeps_none: false,
             connections: Vec::new(),
@@ -119,6 +124,12 @@ impl<P: Protocol> Server<P> {
     pub(super) fn disconnect(&self) {
         self.idle().keeps_none = true;
         self.distrust();
+    }
+
+    /// Whether a connection was refused because the server had too many, less than [`CROWD`] ago.
+    pub(super) fn is_crowded(&self) -> bool {
+        let crowded_until = self.idle().crowded_until;
+        crowded_until.is_some_and(|until| self.clock.now() < until)
     }
 
     /// See [`Store::rest`](crate::store::Store::rest).
@@ -278,6 +289,9 @@ impl<P: Protocol> Server<P> {
         let opened = self.open(protocol, address, pinned);
         if opened.as_ref().map_or(true, |(connection, _)| connection.is_read_only()) {
             self.address.resolver.distrust();
+        }
+        if opened.as_ref().is_err_and(Error::is_crowded) {
+            self.idle().crowded_until = Some(self.clock.now() + CROWD);
         }
         opened
     }
