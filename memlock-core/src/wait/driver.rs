@@ -23,8 +23,9 @@ mod steps;
 
 /// A waiter with an interruption callback calls it at least this often.
 const SLICE: Duration = Duration::from_millis(50);
-/// A waiter that is to sleep for this long gives its connection back. In the first second of its wait it
-/// sleeps with it: a lock that is handed over so soon does not wait for a new connection.
+/// A waiter that is to sleep for twice as long gives its connection back, after the first second of its
+/// wait: a lock that is handed over sooner does not wait for a new connection. Where clients were refused
+/// a connection, a waiter gives its own back before each sleep of this length.
 const REST: Duration = Duration::from_secs(1);
 /// The longest sleep of a waiter behind others of its process, which wake it.
 const LONG: Duration = Duration::from_secs(3600);
@@ -285,10 +286,14 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             return sleep;
         }
         let Target { context, route, .. } = self.target;
-        let kept_for = self.rests_from.since(self.now());
-        // Where clients were refused, others wait for a connection.
-        if !kept_for.is_zero() && !context.is_crowded(*route) {
-            return sleep.min(kept_for);
+        if !context.is_crowded(*route) {
+            let kept_for = self.rests_from.since(self.now());
+            if sleep < 2 * REST {
+                return sleep;
+            }
+            if !kept_for.is_zero() {
+                return sleep.min(kept_for);
+            }
         }
         self.is_connected = false;
         context.rest(*route);
