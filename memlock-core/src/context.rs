@@ -241,9 +241,9 @@ impl Context {
         self.inner.holds.get().fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Called before a thread sleeps for long, which gives its connection to the server that owns `route`
-    /// back to a server that has few. One is kept while something is held: to renew or release it,
-    /// another would have to be opened, which the server may refuse.
+    /// Called before a thread sleeps for long, which gives its connection to the server that owns
+    /// `route` back to a server that has few. One is kept while something is held: to renew or
+    /// release it, another would have to be opened, which the server may refuse.
     pub(crate) fn rest(&self, route: Route) {
         let holds = self.inner.holds.get().load(Ordering::Relaxed) > 0;
         self.inner.store.rest(route, usize::from(holds));

@@ -53,9 +53,9 @@ pub trait Notifier: Send + Sync + fmt::Debug {
 
 /// A listener in use by one waiter.
 pub trait Listener: Send + Sync {
-    /// The address at which the waiter can be woken, if any. `near`: as for [`Notifier::take`], if it
-    /// was not known then. `test`: an id under which the listener may send a message to itself, to
-    /// test whether it receives messages.
+    /// The address at which the waiter can be woken, if any. `near`: as for [`Notifier::take`], if
+    /// it was not known then. `test`: an id under which the listener may send a message to itself,
+    /// to test whether it receives messages.
     fn address(&self, near: Option<IpAddr>, test: WaitId) -> Option<WakeAddress>;
 
     /// Sleeps for this long, or until a message arrives or the listener is interrupted.

@@ -37,9 +37,9 @@ pub fn until_renewed<T: Copy + Ord>(place: &str, remaining: impl Fn() -> T) {
     });
 }
 
-/// On a server that takes no more connections, an attempt fails at once, and a wait that begins goes on
-/// until there is room. `client`: one that has not connected yet. `says`: what the server should be
-/// given more of.
+/// On a server that takes no more connections, an attempt fails at once, and a wait that begins
+/// goes on until there is room. `client`: one that has not connected yet. `says`: what the server
+/// should be given more of.
 pub fn a_wait_outlasts_a_crowd(client: &Client, says: &str, make_room: impl FnOnce()) {
     let mutex = client.mutex("crowded", LEASE).expect("a good name");
     let error = mutex.try_lock().map(drop).expect_err("no room is left");

@@ -24,7 +24,8 @@ impl Forked {
         Forked(child)
     }
 
-    /// Waits for its end. Whether that was true in the child: a panic there, or a child that hangs, is no.
+    /// Waits for its end. Whether that was true in the child: a panic there, or a child that hangs,
+    /// is no.
     pub fn was_right(self) -> bool {
         let mut status = 0;
         // SAFETY: the child is this process's own; `status` is a valid place for its status.

@@ -61,8 +61,9 @@ impl FewConnections<'_> {
         (0..1000).map_while(connects).collect()
     }
 
-    /// So many processes wait, more than there are connections: but for two, they leave them to others,
-    /// also to the holder, whose connection is lost by `end_sessions`. All of them are served.
+    /// So many processes wait, more than there are connections: but for two, they leave them to
+    /// others, also to the holder, whose connection is lost by `end_sessions`. All of them are
+    /// served.
     pub fn are_left_by_waiters(&self, waiters: usize, end_sessions: impl FnOnce()) {
         let holder = self.client().mutex(NAME, RENEWED).expect("a good name").lock();
         let held = holder.expect("it is free").renew(RenewOptions::default()).expect("a thread");
@@ -81,7 +82,8 @@ impl FewConnections<'_> {
         assert_eq!(unserved, 0, "of {waiters}");
     }
 
-    /// A waiter that holds another lock renews that also on a server that takes no more connections.
+    /// A waiter that holds another lock renews that also on a server that takes no more
+    /// connections.
     pub fn are_kept_for_renewals(&self) {
         let mutex = |client: &Client| client.mutex(NAME, LEASE).expect("a good name");
         let (holder, first, second) = (self.client(), self.client(), self.client());

@@ -111,8 +111,9 @@ pub trait Store: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Called before a thread sleeps for long that has used the server that owns `route`. Where servers
-    /// have few connections to give, one is closed, unless no more than `kept` of them are idle.
+    /// Called before a thread sleeps for long that has used the server that owns `route`. Where
+    /// servers have few connections to give, one is closed, unless no more than `kept` of them are
+    /// idle.
     fn rest(&self, _route: Route, _kept: usize) {}
 
     /// What the store promises.

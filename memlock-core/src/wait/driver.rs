@@ -23,9 +23,9 @@ mod steps;
 
 /// A waiter with an interruption callback calls it at least this often.
 const SLICE: Duration = Duration::from_millis(50);
-/// A waiter that is to sleep for twice as long gives its connection back, after the first second of its
-/// wait: a lock that is handed over sooner does not wait for a new connection. Where clients were refused
-/// a connection, a waiter gives its own back before each sleep of this length.
+/// A waiter that is to sleep for twice as long gives its connection back, after the first second of
+/// its wait: a lock that is handed over sooner does not wait for a new connection. Where clients
+/// were refused a connection, a waiter gives its own back before each sleep of this length.
 const REST: Duration = Duration::from_secs(1);
 /// The longest sleep of a waiter behind others of its process, which wake it.
 const LONG: Duration = Duration::from_secs(3600);
@@ -279,8 +279,8 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         }
     }
 
-    /// Gives the connection back before a long sleep. Returns for how long to sleep: until then, if this
-    /// waiter keeps it for a while.
+    /// Gives the connection back before a long sleep. Returns for how long to sleep: until then, if
+    /// this waiter keeps it for a while.
     fn rest(&mut self, sleep: Duration) -> Duration {
         if !self.is_connected || sleep < REST {
             return sleep;

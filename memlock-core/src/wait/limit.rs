@@ -97,9 +97,9 @@ impl<'a> Wait<'a> {
         context.outage().or(self.outage).unwrap_or(DEFAULT_OUTAGE)
     }
 
-    /// Whether the wait may begin in the outage that this error tells of. By default the error is the
-    /// better answer: a wrong address is more likely. A server that takes no more connections is there,
-    /// and others come to an end.
+    /// Whether the wait may begin in the outage that this error tells of. By default the error is
+    /// the better answer: a wrong address is more likely. A server that takes no more connections
+    /// is there, and others come to an end.
     pub(crate) fn may_begin(&self, error: &Error, context: &Context) -> bool {
         let may_always = self.outage.is_some() || context.outage().is_some();
         !self.is_once() && (may_always || error.is_crowded())

@@ -71,11 +71,11 @@ const YOUNG: Duration = Duration::from_secs(1);
 const QUEUE_CHECK: Duration = Duration::from_secs(2);
 /// How often an unreachable waiter behind others reads the mutex.
 const TARGET_CHECK: Duration = Duration::from_secs(3);
-/// The first pause after a failure. Each further pause is twice as long, up to the longest; by chance, up to
-/// half of it is left out.
+/// The first pause after a failure. Each further pause is twice as long, up to the longest; by
+/// chance, up to half of it is left out.
 const RETRY: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(250));
-/// The same if the server takes no more connections: it has work with each that it refuses, and other
-/// clients of many may be waiting for it, too.
+/// The same if the server takes no more connections: each that it refuses costs it work, and many
+/// clients may wait for one.
 const CROWDED: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// The state of one wait.

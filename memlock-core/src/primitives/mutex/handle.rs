@@ -68,14 +68,13 @@ impl Mutex {
     /// Waits as specified by `wait`. A free lock is acquired in one round trip.
     ///
     /// # Errors
-    /// [`ErrorKind::Unreachable`] if the server cannot be reached at the first attempt, unless it takes
-    /// no more connections, or, while waiting, for longer than 5 seconds; with `outage` in the URL, or
-    /// [`Wait::through_outages`], if it cannot be reached for that long, the first attempt included.
-    /// Nothing is held.
-    /// [`ErrorKind::Unknown`] if a request was sent and neither its reply nor the item could be
-    /// read; a lock that was granted nevertheless is removed at the next contact, or ends with its
-    /// lease. [`ErrorKind::Protocol`] if the server is too old, runs without cas, or sends an
-    /// invalid reply.
+    /// [`ErrorKind::Unreachable`] if the server cannot be reached at the first attempt, unless it
+    /// takes no more connections, or, while waiting, for longer than 5 seconds; with `outage` in
+    /// the URL, or [`Wait::through_outages`], if it cannot be reached for that long, the first
+    /// attempt included. Nothing is held. [`ErrorKind::Unknown`] if a request was sent and neither
+    /// its reply nor the item could be read; a lock that was granted nevertheless is removed at the
+    /// next contact, or ends with its lease. [`ErrorKind::Protocol`] if the server is too old, runs
+    /// without cas, or sends an invalid reply.
     pub fn lock_with(&self, wait: &Wait<'_>) -> Result<Waited<Lock>> {
         self.acquire(wait, &Cell::default())
     }

@@ -57,7 +57,8 @@ struct Idle<C: Connection> {
     was_refused: bool,
     /// When the last batch timed out, if it did: the server counts as silent for [`SILENCE`].
     silent_since: Option<Moment>,
-    /// Set if a connection was refused because the server had too many: it counts as crowded until then.
+    /// Set if a connection was refused because the server had too many: it counts as crowded until
+    /// then.
     crowded_until: Option<Moment>,
     /// Whether a warning of evictions was logged.
     has_warned: bool,
@@ -282,8 +283,8 @@ impl<P: Protocol> Server<P> {
         }
     }
 
-    /// Opens a connection. After a failure, the next dial resolves the name of the server again; and
-    /// after a server that takes no writes, since batches that only read do not fail there.
+    /// Opens a connection. After a failure, the next dial resolves the name of the server again;
+    /// and after a server that takes no writes, since batches that only read do not fail there.
     fn dial(&self, protocol: &P, address: &Address) -> Result<(P::Connection, Before<Life<P>>)> {
         let pinned = self.address.resolver.pinned();
         let opened = self.open(protocol, address, pinned);
