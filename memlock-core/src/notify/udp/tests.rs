@@ -89,7 +89,7 @@ fn listeners_of_a_closed_client_are_closed_as_soon_as_no_waiter_uses_them() {
     let near = Some(Ipv4Addr::LOCALHOST.into());
     let [used, unused] = [1, 2].map(|id| {
         let listener = notifier.take(near);
-        (listener.address(WaitId(id)).unwrap(), listener)
+        (listener.address(near, WaitId(id)).unwrap(), listener)
     });
     notifier.send(unused.0, WaitId(2), WakeMessage::default());
     drop(unused);
@@ -111,8 +111,8 @@ fn listeners_of_a_closed_client_are_closed_as_soon_as_no_waiter_uses_them() {
     assert_eq!(open(), 0);
     // A waiter that had begun before, and one that releases a lock that is still held.
     let late = notifier.take(near);
-    assert!(late.address(WaitId(3)).is_some());
-    notifier.send(late.address(WaitId(3)).unwrap(), WaitId(3), WakeMessage::default());
+    assert!(late.address(near, WaitId(3)).is_some());
+    notifier.send(late.address(near, WaitId(3)).unwrap(), WaitId(3), WakeMessage::default());
     assert_eq!((open(), sender_is_open()), (1, true));
     drop(late);
     notifier.interrupt_all();

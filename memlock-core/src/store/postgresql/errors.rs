@@ -153,7 +153,8 @@ mod tests {
             ("08P01", "server login has been failing, try again later", false),
             ("57P03", "the database system is starting up", false),
         ] {
-            let said = Complaint { is_fatal: true, code: code.into(), text: text.into() };
+            let (code, text) = (code.into(), text.into());
+            let said = Complaint { is_fatal: true, code, text, is_at_row: false };
             let error = of(&said, &schema, "u");
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
             assert_eq!(error.is_crowded(), is_crowded, "{error}");
