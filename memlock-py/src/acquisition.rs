@@ -20,6 +20,7 @@ use memlock_core::{
 };
 
 use crate::deferral::{Deferral, Scope};
+use crate::entered::Statement;
 use crate::leftover::Holds;
 use crate::log;
 use crate::renew::Renew;
@@ -33,6 +34,8 @@ pub(crate) struct Acquisition {
     pub(crate) thread: ThreadId,
     pub(crate) scope: Scope,
     pub(crate) deferral: Deferral,
+    /// The `with` statement, if there is one.
+    pub(crate) statement: Statement,
     process: u64,
     /// The end of the guaranteed time, in nanoseconds of the boot clock: readable during an
     /// extension.
@@ -58,8 +61,18 @@ impl Acquisition {
         };
         let (thread, process) = (thread::current().id(), fork::generation());
         let guard = Mutex::new(guard);
-        let deferral = Deferral::default();
-        Ok(Acquisition { token, fence, thread, scope, deferral, process, deadline, guard, renewal })
+        Ok(Acquisition {
+            token,
+            fence,
+            thread,
+            scope,
+            deferral: Deferral::default(),
+            statement: Statement::default(),
+            process,
+            deadline,
+            guard,
+            renewal,
+        })
     }
 
     /// Whether it was acquired by this process, as opposed to a parent.
@@ -82,6 +95,7 @@ impl Acquisition {
 
     /// Sends requests: to be called without the GIL.
     pub(crate) fn release(&self) -> Result<Release> {
+        self.statement.leave();
         if !self.is_of_this_process() {
             return Ok(Release::NotHeld);
         }

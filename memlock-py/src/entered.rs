@@ -1,110 +1,131 @@
-//! What this thread has entered by `with` statements and not left: a wait without a limit for it would
-//! be for itself.
+//! What this thread has entered by `with` statements and has to leave itself: a wait without a limit
+//! for it would be for itself.
 //!
-//! A `with` statement is not always left by the thread that entered it: a web framework may run both
-//! ends of a generator in any thread of a pool. What a thread has entered counts only if no other
-//! thread can leave it while this one waits:
+//! Any thread may release what another one holds, and `__enter__()` may be called by anything: a web
+//! framework runs both ends of a generator in any thread of a pool, and an `ExitStack` may be closed
+//! by another thread. So only a statement counts whose frame can be left by no other thread:
 //!
-//! | entered in | why this thread must leave it |
+//! | `__enter__()` was called by a `with` statement of | counts, because |
 //! | --- | --- |
-//! | this context (`contextvars`) | the code that waits is inside of the statement; a pool that passes work on runs it in a copy of the context |
-//! | a thread that runs an event loop | its tasks run in no other thread, and the wait blocks all of them |
-//! | another greenlet of this thread | greenlets change no threads, and the wait blocks all of them |
+//! | a function | its frame is below the one that waits, or in another greenlet of this thread |
+//! | a coroutine, or an asynchronous generator | its event loop runs it in this thread, which waits |
+//! | a generator of a `@contextmanager` that such a statement has entered | of that statement |
 //!
-//! The server decides whether one of the tokens is in the way: see `Wait::while_holding`.
+//! A statement is told by the instruction that calls. Where an interpreter has others than those known
+//! here, nothing counts. The server decides whether one of the tokens is in the way: see
+//! `Wait::while_holding`.
 
 use std::cell::RefCell;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use memlock_core::{Token, fork};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
 
-use crate::acquisition::Acquisition;
+/// The flags of code objects.
+const GENERATOR: u32 = 0x20;
+
+/// The `with` statement of an acquisition, if there is one that its thread has to leave.
+#[derive(Default)]
+pub(crate) struct Statement {
+    /// Whether the thread is inside.
+    inside: Arc<AtomicBool>,
+}
 
 struct Entered {
     token: Token,
     process: u64,
-    /// Not to be upgraded: dropping the last reference sends requests.
-    held: Weak<Acquisition>,
-    /// Which greenlet has entered; 0 without greenlets.
-    greenlet: usize,
+    inside: Arc<AtomicBool>,
 }
 
 thread_local! {
     static ENTERED: RefCell<Vec<Entered>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What was entered in a context: a tuple of tokens.
-static CONTEXT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+/// The instructions of `with` statements; the second one is the one before a call.
+static INSTRUCTIONS: PyOnceLock<(Vec<u8>, Vec<u8>)> = PyOnceLock::new();
 
-/// A `with` statement begins in this thread.
-pub(crate) fn enter(py: Python<'_>, held: &Arc<Acquisition>) {
-    let (token, process) = (held.token, fork::generation());
-    let entered = Entered { token, process, held: Arc::downgrade(held), greenlet: greenlet(py) };
-    let alive: Vec<Token> = ENTERED.with_borrow_mut(|list| {
-        list.retain(|entered| entered.held.strong_count() > 0 && entered.process == process);
-        list.push(entered);
-        list.iter().map(|entered| entered.token).collect()
-    });
-    // Without it, only a wait for itself is not noticed.
-    let _ = add_to_context(py, token, &alive);
+impl Statement {
+    /// `__enter__()` was called in this thread.
+    pub(crate) fn enter(&self, py: Python<'_>, token: Token) {
+        // Without an answer, only a wait for itself is not noticed.
+        if !must_be_left_here(py).unwrap_or(false) {
+            return;
+        }
+        self.inside.store(true, Ordering::Relaxed);
+        let (process, inside) = (fork::generation(), Arc::clone(&self.inside));
+        let entered = Entered { token, process, inside };
+        ENTERED.with_borrow_mut(|list| {
+            list.retain(Entered::counts);
+            list.push(entered);
+        });
+    }
+
+    /// The statement ends, or what it would release is released.
+    pub(crate) fn leave(&self) {
+        self.inside.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Statement {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl Entered {
+    fn counts(&self) -> bool {
+        self.inside.load(Ordering::Relaxed) && self.process == fork::generation()
+    }
 }
 
 /// The tokens of what this thread has to leave itself.
-pub(crate) fn tokens(py: Python<'_>) -> Vec<Token> {
-    let process = fork::generation();
-    let entered: Vec<(Token, usize)> = ENTERED.with_borrow(|list| {
-        let ours = list
-            .iter()
-            .filter(|entered| entered.held.strong_count() > 0 && entered.process == process);
-        ours.map(|entered| (entered.token, entered.greenlet)).collect()
-    });
-    if entered.is_empty() {
-        return Vec::new();
+pub(crate) fn tokens() -> Vec<Token> {
+    ENTERED.with_borrow(|list| {
+        list.iter().filter(|entered| entered.counts()).map(|entered| entered.token).collect()
+    })
+}
+
+fn must_be_left_here(py: Python<'_>) -> PyResult<bool> {
+    let mut frame = py.import("sys")?.getattr("_getframe")?.call0()?;
+    loop {
+        let code = frame.getattr("f_code")?;
+        if !is_at_with_statement(py, &frame, &code)? {
+            return Ok(false);
+        }
+        if code.getattr("co_flags")?.extract::<u32>()? & GENERATOR == 0 {
+            return Ok(true);
+        }
+        // Behind the `__enter__()` that has begun the generator.
+        let caller = frame.getattr("f_back")?;
+        if caller.is_none() || caller.getattr("f_back")?.is_none() {
+            return Ok(false);
+        }
+        frame = caller.getattr("f_back")?;
     }
-    let (runs_loop, greenlet) = (runs_event_loop(py), greenlet(py));
-    let here = of_context(py).unwrap_or_default();
-    let must_leave = |&(token, entering): &(Token, usize)| {
-        runs_loop || entering != greenlet && entering != 0 || here.contains(&token.to_string())
+}
+
+fn is_at_with_statement(
+    py: Python<'_>,
+    frame: &Bound<'_, PyAny>,
+    code: &Bound<'_, PyAny>,
+) -> PyResult<bool> {
+    let (at, before) = INSTRUCTIONS.get_or_try_init(py, || instructions(py))?;
+    let place: usize = frame.getattr("f_lasti")?.extract()?;
+    let code = code.getattr("co_code")?;
+    let code: &[u8] = code.extract()?;
+    let is_one = |place: Option<usize>, of: &[u8]| {
+        place.and_then(|place| code.get(place)).is_some_and(|instruction| of.contains(instruction))
     };
-    entered.into_iter().filter(must_leave).map(|(token, _)| token).collect()
+    Ok(is_one(Some(place), at) || is_one(place.checked_sub(2), before))
 }
 
-fn context_variable(py: Python<'_>) -> PyResult<&Bound<'_, PyAny>> {
-    let make = || {
-        let variable =
-            py.import("contextvars")?.call_method1("ContextVar", ("memlock.entered",))?;
-        Ok::<_, PyErr>(variable.unbind())
-    };
-    Ok(CONTEXT.get_or_try_init(py, make)?.bind(py))
-}
-
-fn of_context(py: Python<'_>) -> PyResult<Vec<String>> {
-    context_variable(py)?.call_method1("get", (PyTuple::empty(py),))?.extract()
-}
-
-fn add_to_context(py: Python<'_>, token: Token, alive: &[Token]) -> PyResult<()> {
-    let alive: Vec<String> = alive.iter().map(Token::to_string).collect();
-    let mut here = of_context(py)?;
-    here.retain(|token| alive.contains(token));
-    here.push(token.to_string());
-    context_variable(py)?.call_method1("set", (PyTuple::new(py, here)?,))?;
-    Ok(())
-}
-
-fn runs_event_loop(py: Python<'_>) -> bool {
-    ask(py, "asyncio", "_get_running_loop").is_some_and(|running| !running.is_none())
-}
-
-/// Identifies the greenlet that runs; 0 without greenlets.
-fn greenlet(py: Python<'_>) -> usize {
-    ask(py, "greenlet", "getcurrent").map_or(0, |current| current.as_ptr() as usize)
-}
-
-/// Calls a function of a module, if the program has imported that.
-fn ask<'py>(py: Python<'py>, module: &str, function: &str) -> Option<Bound<'py, PyAny>> {
-    let modules = py.import("sys").ok()?.getattr("modules").ok()?;
-    modules.get_item(module).ok()?.call_method0(function).ok()
+fn instructions(py: Python<'_>) -> PyResult<(Vec<u8>, Vec<u8>)> {
+    let numbers = py.import("opcode")?.getattr("opmap")?;
+    let number = |name: &&str| numbers.get_item(name).ok()?.extract().ok();
+    // Up to 3.10, up to 3.13; and since.
+    let at = ["SETUP_WITH", "BEFORE_WITH"].iter().filter_map(number).collect();
+    let before = ["LOAD_SPECIAL"].iter().filter_map(number).collect();
+    Ok((at, before))
 }

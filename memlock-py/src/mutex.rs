@@ -16,7 +16,6 @@ use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
 use crate::deferral::Scope;
 use crate::deferred_release::DeferredRelease;
-use crate::entered;
 use crate::held_lock::{HeldLock, Taken};
 use crate::owner::Owner;
 use crate::renew::{Renew, loss_name};
@@ -96,7 +95,7 @@ impl Mutex {
             Err(report) => return Ok(Err(report)),
         };
         if scope == Scope::With {
-            entered::enter(py, &held);
+            held.statement.enter(py, held.token);
         }
         if let Some(displaced) = self.held_lock.replace(py, held) {
             py.detach(|| drop(displaced));

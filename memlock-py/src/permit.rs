@@ -13,7 +13,6 @@ use crate::call::wait_lost;
 use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
 use crate::deferred_release::DeferredRelease;
-use crate::entered;
 use crate::leftover;
 use crate::renew::{Callbacks, loss_name};
 use crate::subject::Subject;
@@ -148,7 +147,7 @@ impl Permit {
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        entered::enter(slf.py(), &slf.get().held);
+        slf.get().held.statement.enter(slf.py(), slf.get().held.token);
         slf
     }
 

@@ -17,7 +17,6 @@ use crate::context_exit::context_exit;
 use crate::dealloc::release_on_dealloc;
 use crate::deferral::Scope;
 use crate::deferred_release::DeferredRelease;
-use crate::entered;
 use crate::error::raise;
 use crate::held_permits::{HeldPermits, release_all};
 use crate::holder::Holder;
@@ -422,7 +421,7 @@ impl Semaphore {
         match semaphore.take(py, semaphore.timeout, Request::default(), None, Scope::With)? {
             Ok(held) => {
                 let held = Arc::new(held);
-                entered::enter(py, &held);
+                held.statement.enter(py, held.token);
                 semaphore.held_permits.push(py, held);
             }
             Err(report) => return Err(semaphore.subject.timed_out(py, &report)),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import contextvars
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -120,26 +119,73 @@ def test_greenlets_of_one_thread_raise(client: memlock.Client, name: str) -> Non
 def test_another_thread_waits(client: memlock.Client, plain: MemcachedText, name: str) -> None:
     with ThreadPoolExecutor(1) as pool:
         with client.mutex(name):
-            # In the same context.
-            waiting = pool.submit(contextvars.copy_context().run, client.mutex(name).acquire)
+            waiting = pool.submit(client.mutex(name).acquire)
             eventually(lambda: plain.queue(name))
         assert waiting.result()
 
 
-def test_what_another_thread_leaves_is_waited_for(
-    client: memlock.Client, plain: MemcachedText, name: str
+Leave = Callable[[], object]
+
+
+def entered_by_hand(lock: Lock) -> Leave:
+    lock.__enter__()
+    return lambda: lock.__exit__(None, None, None)
+
+
+def entered_by_a_generator(lock: Lock) -> Leave:
+    return entered_by_hand(within(lock))
+
+
+def entered_by_a_stack(lock: Lock) -> Leave:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(lock)
+        return stack.pop_all().close
+
+
+def entered_by_a_generator_in_a_stack(lock: Lock) -> Leave:
+    return entered_by_a_stack(within(lock))
+
+
+@pytest.mark.parametrize(
+    "enter",
+    [
+        entered_by_hand,
+        entered_by_a_generator,
+        entered_by_a_stack,
+        entered_by_a_generator_in_a_stack,
+    ],
+)
+@pytest.mark.parametrize("kind", SINGLE)
+def test_what_another_thread_may_leave_is_waited_for(
+    client: memlock.Client,
+    plain: MemcachedText,
+    name: str,
+    kind: str,
+    enter: Callable[[Lock], Leave],
 ) -> None:
-    """As a framework does that runs both ends of a generator in threads of a pool."""
-    first, second = client.mutex(name), client.mutex(name)
-    entering = within(first)
+    """As a framework does that runs both ends of a generator in threads of a pool, and a program
+    that passes an `ExitStack` to another thread."""
+    first = SINGLE[kind](client, name)
+    queue = plain.queue if kind == "mutex" else plain.permit_queue
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(contextvars.copy_context().run, entering.__enter__).result()
-        waiting = pool.submit(contextvars.copy_context().run, second.acquire)
-        eventually(lambda: plain.queue(name))
-        entering.__exit__(None, None, None)
+        leave = pool.submit(enter, first).result()
+        waiting = pool.submit(lambda: SINGLE[kind](client, name).__enter__())
+        eventually(lambda: queue(name))
+        leave()
         assert waiting.result()
     safe(not first.is_held, "both hold it")
-    second.release()
+
+
+def test_a_statement_whose_release_failed_is_over(mortal_server: Memcached, name: str) -> None:
+    mutex = memlock.connect(mortal_server.url).mutex(name, LEASE)
+    with pytest.raises(memlock.Error), mutex, mortal_server.plain() as plain:
+        record = plain.get(f"lock:{name}")
+        assert record is not None
+        mortal_server.kill()
+    mortal_server.start()
+    with mortal_server.plain() as plain:
+        assert plain.add(f"lock:{name}", record, 2)
+    assert mutex.acquire(), "once what looks like its old lease has ended"
 
 
 def test_a_child_waits_for_its_parent(

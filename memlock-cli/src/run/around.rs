@@ -9,6 +9,10 @@ use memlock_core::Token;
 /// The variable by which a command knows what is held around it: tokens, the outermost first.
 pub(super) const TOKENS: &str = "MEMLOCK_TOKENS";
 
+/// As many are passed on, so that a chain of runs of which each starts the next does not end at the
+/// limits of the environment.
+const MOST: usize = 64;
+
 /// What the runs around this one were granted. They may have lost or released it since.
 #[derive(Debug)]
 pub(super) struct Around(Vec<Token>);
@@ -16,7 +20,10 @@ pub(super) struct Around(Vec<Token>);
 impl Around {
     pub(super) fn of_this_process() -> Around {
         let tokens = env::var(TOKENS).unwrap_or_default();
-        Around(tokens.split_ascii_whitespace().filter_map(|token| token.parse().ok()).collect())
+        let tokens = tokens.split_ascii_whitespace().filter_map(|token| token.parse().ok());
+        let mut innermost: Vec<Token> = tokens.rev().take(MOST).collect();
+        innermost.reverse();
+        Around(innermost)
     }
 
     pub(super) fn tokens(&self) -> &[Token] {

@@ -60,8 +60,8 @@ pub(super) fn acquire<G: Acquire>(
     let start = Start { process, began, deadline, known, first };
     if start.first.is_ok() && would_wait_for_itself(acquire, wait, target) {
         let text = format!(
-            "What it needs on {} is held by the caller itself, which would wait for ever: release that \
-             first, or limit the wait.",
+            "What it needs on {} is held by the caller itself, which would wait for itself: release \
+             that first, or limit the wait.",
             target.server()
         );
         return Err(Error::new(ErrorKind::Deadlock, text));
