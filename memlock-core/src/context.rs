@@ -178,9 +178,9 @@ impl Context {
         match self.silent {
             SilentServer::Asked => false,
             SilentServer::Skipped => self.is_silent(route),
-            SilentServer::AskedBriefly(_) => self
+            SilentServer::AskedBriefly(began) => self
                 .fell_silent(route)
-                .is_some_and(|silence| silence.patience <= self.clock().now()),
+                .is_some_and(|silence| began + silence.patience <= self.clock().now()),
         }
     }
 

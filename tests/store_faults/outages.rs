@@ -4,12 +4,14 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::store::Survives;
-use memlock_core::{ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, Result, SetUp};
+use memlock_core::{
+    Client, ErrorKind, Extension, Insertion, Lock, Release, RenewOptions, Result, SetUp,
+};
 use memlock_tests::client::until_renewed;
 use memlock_tests::launch::{ReservedPort, poll_until, until};
 use memlock_tests::relay::{Fate, Relay};
 use memlock_tests::sigpipe;
-use memlock_tests::{assert_safe, assert_safe_eq};
+use memlock_tests::{assert_safe, assert_safe_eq, url};
 
 use crate::{Bench, LEASE, PATIENCE, QUICK, is_free};
 
@@ -137,30 +139,34 @@ fn is_released(mut lock: Lock) -> bool {
 /// asks it no further.
 pub(crate) fn a_try_is_patient_with_a_silent_server_once(bench: &Bench) {
     let relay = Relay::start(bench.server().process().address());
-    let client = bench.quick_client(&relay.address(), QUICK);
-    let mutex = client.mutex("m", LEASE).unwrap();
-    let semaphore = client.semaphore("s", 1, LEASE).unwrap();
-    let try_mutex = || mutex.try_lock().map(|lock| lock.is_some());
-    let try_semaphore = || semaphore.try_acquire().map(|permit| permit.is_some());
-    let tries: [&dyn Fn() -> Result<bool>; 2] = [&try_mutex, &try_semaphore];
-    for attempt in tries {
-        relay.decide(|_| Fate::Pass);
-        let has_connected =
-            poll_until(PATIENCE, || attempt().ok().filter(|&is_granted| is_granted));
-        assert_eq!(has_connected, Some(true));
-        let mut asked = 0;
-        // The reply to a new connection comes in time for all other calls.
-        relay.decide(move |_| {
-            asked += 1;
-            if asked == 1 { Fate::LoseRequest } else { Fate::Delay(QUICK.mul_f64(0.6)) }
-        });
-        let before = relay.bursts();
-        let error = attempt().unwrap_err();
-        let kinds = [ErrorKind::Unknown, ErrorKind::Unreachable];
-        assert!(kinds.contains(&error.kind()), "{:?}: {error}", error.kind());
-        let asked = relay.bursts() - before;
-        assert!(asked <= 2, "it was asked {asked} times");
+    let io_timeout = format!("io_timeout={}ms", QUICK.as_millis());
+    for connect_timeout in ["50ms", "1s"] {
+        let timeouts = format!("{io_timeout}&connect_timeout={connect_timeout}");
+        let url = url::with(&bench.url_at(&relay.address()), &timeouts);
+        let client = Client::connect(&url).unwrap();
+        let mutex = client.mutex("m", LEASE).unwrap();
+        let semaphore = client.semaphore("s", 1, LEASE).unwrap();
+        is_patient_once(&relay, || mutex.try_lock().map(|lock| lock.is_some()));
+        is_patient_once(&relay, || semaphore.try_acquire().map(|permit| permit.is_some()));
     }
+}
+
+fn is_patient_once(relay: &Relay, attempt: impl Fn() -> Result<bool>) {
+    relay.decide(|_| Fate::Pass);
+    let has_connected = poll_until(PATIENCE, || attempt().ok().filter(|&is_granted| is_granted));
+    assert_eq!(has_connected, Some(true));
+    let mut asked = 0;
+    // The reply to a new connection comes in time for all other calls.
+    relay.decide(move |_| {
+        asked += 1;
+        if asked == 1 { Fate::LoseRequest } else { Fate::Delay(QUICK.mul_f64(0.6)) }
+    });
+    let before = relay.bursts();
+    let error = attempt().unwrap_err();
+    let kinds = [ErrorKind::Unknown, ErrorKind::Unreachable];
+    assert!(kinds.contains(&error.kind()), "{:?}: {error}", error.kind());
+    let asked = relay.bursts() - before;
+    assert!(asked <= 2, "it was asked {asked} times");
 }
 
 /// A connection that was cut while it was idle: the next call does not notice.

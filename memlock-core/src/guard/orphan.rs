@@ -122,7 +122,8 @@ pub(crate) fn reap(context: &Context, route: Route) {
         // forgotten.
         let OrphanedGrant { reaper, ref key, token, .. } = orphan;
         let target = Target::new(context.for_drop(), key.clone());
-        let reaped = matches!((reaper.reap)(&target, token), Ok(true));
+        let found = (reaper.reap)(&target, token);
+        let reaped = matches!(found, Ok(true));
         if reaped {
             log::debug!("What was left behind of {} was taken off.", target.key);
             (reaper.wake_next)(&target);
@@ -131,7 +132,9 @@ pub(crate) fn reap(context: &Context, route: Route) {
             return;
         }
         let after = context.clock().now();
-        orphan.pause = (orphan.pause * 2).min(LONGEST_PAUSE);
+        if found.is_ok() {
+            orphan.pause = (orphan.pause * 2).min(LONGEST_PAUSE);
+        }
         orphan.next_try = after + orphan.pause;
         // A slow server is asked for the other grants at later contacts.
         let left = if after.since(now) > TIME { due.len() } else { 0 };

@@ -171,6 +171,7 @@ pub trait Store: Send + Sync + fmt::Debug {
 pub struct Silence {
     /// Since when.
     pub since: Moment,
-    /// Until when a call that tries once may ask it [briefly](Store::run_briefly).
-    pub patience: Moment,
+    /// How long after its beginning a call that tries once may still ask it
+    /// [briefly](Store::run_briefly).
+    pub patience: Duration,
 }

@@ -76,6 +76,31 @@ fn what_was_left_behind_on_a_silent_server_does_not_hold_up_a_wait_again_and_aga
     assert!(asked < MANY / 4, "{asked} requests, each of which costs a timeout");
 }
 
+#[test]
+fn what_was_left_behind_is_taken_off_at_the_next_contact_however_many_have_failed() {
+    let (clock, silent) = (Frozen::clock(), Arc::new(AtomicBool::new(false)));
+    let (the_clock, is_silent) = (Arc::<Frozen>::clone(&clock), Arc::clone(&silent));
+    let the_clock: Arc<dyn Clock> = the_clock;
+    let time = Arc::clone(&clock);
+    let (client, _) = on_memory(&the_clock, move |server, route, ops| {
+        if !is_silent.load(Ordering::SeqCst) {
+            return server.run(route, ops);
+        }
+        time.advance(Duration::from_millis(100));
+        Err(lost())
+    });
+    let semaphore = client.semaphore("s", 2, LEASE).unwrap();
+    semaphore.acquire().unwrap().abandon();
+    silent.store(true, Ordering::SeqCst);
+    for _ in 0..8 {
+        assert!(client.mutex("m", LEASE).unwrap().try_lock().is_err());
+        clock.advance(Duration::from_millis(100));
+    }
+    silent.store(false, Ordering::SeqCst);
+    let _ = client.mutex("m", LEASE).unwrap().try_lock().unwrap();
+    assert_eq!(semaphore.status().unwrap().unwrap().available, 2);
+}
+
 /// The priorities and permits of the waiters in the queue.
 fn queue(bench: &Bench) -> Vec<(i64, u32)> {
     let queue = bench.server.plain().get("semaphore:s%wait").unwrap_or_default();

@@ -6,9 +6,27 @@ use memlock_core::{ErrorKind, Release};
 use memlock_tests::certificate::certify;
 use memlock_tests::launch::poll_until;
 use memlock_tests::process::Server;
+use memlock_tests::relay::{Fate, Relay};
 use memlock_tests::{daemon, sigpipe, url};
 
 use crate::{LEASE, PATIENCE, Place, alone, connect};
+
+/// A server that falls silent in the handshake of TLS is not waited for a second time, without TLS.
+fn does_not_answer_twice(address: &str, url_at: impl Fn(&str) -> String) {
+    let relay = Relay::start(address);
+    let mut bursts = 0;
+    // The question for TLS is answered.
+    relay.decide(move |_| {
+        bursts += 1;
+        if bursts == 1 { Fate::Pass } else { Fate::LoseRequest }
+    });
+    let timeouts = "sslmode=prefer&connect_timeout=500ms&io_timeout=500ms";
+    let client = connect(&url::with(&url_at(&relay.address()), timeouts));
+    let error = client.mutex("m", LEASE).unwrap().try_lock().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("while TLS was set up"), "{error}");
+    assert_eq!(relay.bursts(), 2);
+}
 
 #[test]
 fn connections_are_encrypted_as_the_url_says() {
@@ -56,6 +74,7 @@ fn connections_are_encrypted_as_the_url_says() {
         assert_eq!(lock.unlock().unwrap(), Release::Released);
     }
     let address = server.process().address();
+    does_not_answer_twice(&address, |other| by_address.replace(&address, other));
     sigpipe::is_not_raised_by_resets(&address, |other| {
         url::with(&by_address.replace(&address, other), "sslmode=require")
     });

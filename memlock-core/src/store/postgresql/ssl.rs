@@ -63,13 +63,17 @@ impl Ssl {
 
     /// Connects, and encrypts the connection if it is to be, or can be.
     pub(super) fn connect(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Socket> {
+        #[cfg(feature = "tls")]
+        let began = clock.now();
         let socket = Socket::connect(address, SERVER, clock)?;
         #[cfg(feature = "tls")]
         if let (Some(tls), Place::Tcp(..)) = (&self.tls, &address.place) {
             let mut wire = Wire::new(socket);
+            let in_time = || clock.now().since(began) < address.settings.connect_timeout;
             return match accepts(&mut wire)? {
                 true => match wire.socket.encrypt(tls, address) {
-                    Err(error) if !self.is_required && error.is_outage() => {
+                    // One that was waited for in vain would be waited for again.
+                    Err(error) if !self.is_required && error.is_outage() && in_time() => {
                         log::debug!("Without TLS, after: {error}");
                         Socket::connect(address, SERVER, clock)
                     }

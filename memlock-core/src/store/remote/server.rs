@@ -145,7 +145,8 @@ impl<P: Protocol> Server<P> {
     pub(super) fn silence(&self) -> Option<Silence> {
         let silent_since = self.idle().silent_since;
         let since = silent_since.filter(|&since| self.clock.now() < since + SILENCE)?;
-        Some(Silence { since, patience: since + self.address.settings.briefly().io_timeout })
+        let Settings { io_timeout, .. } = self.address.settings;
+        Some(Silence { since, patience: io_timeout + self.address.settings.briefly().io_timeout })
     }
 
     /// The server's time, by [`ServerTime::at`].

@@ -100,6 +100,12 @@ impl Socket {
         // Resolving the name may have taken longer.
         let deadline = (self.last_used + timeout).max(self.clock.now() + timeout / 2);
         let failed = |error: std::io::Error| {
+            if error.kind() == std::io::ErrorKind::TimedOut {
+                return unreachable(format!(
+                    "It did not answer in time while TLS was set up (connect_timeout is {}).",
+                    crate::clock::brief(timeout)
+                ));
+            }
             unreachable(format!(
                 "It accepts no TLS connection that memlock trusts ({error}). {}",
                 tls::advice(&error, host)
