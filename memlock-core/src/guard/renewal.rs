@@ -168,7 +168,8 @@ impl Renewal {
             let Some(check) = check else { return Ok(false) };
             let mut there = check()?;
             if !there && let Some(put_back) = self.reclaimer() {
-                there = put_back()?;
+                // The renewal may have done so meanwhile, by a longer lease.
+                there = put_back()? || check()?;
             }
             // The lock may have been released, or found lost, meanwhile.
             if !there && self.is_held() {
