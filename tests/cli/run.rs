@@ -13,7 +13,8 @@ use memlock_tests::assert_safe;
 use memlock_tests::server::Memcached;
 
 use crate::tool::{
-    MINUTE, Running, client, done, eventually, fed, held, memlock, memlock_at, path, until_waiting,
+    MINUTE, Running, Said, client, done, eventually, fed, held, memlock, memlock_at, path,
+    until_waiting,
 };
 
 /// A folder of this test, gone with it.
@@ -137,15 +138,18 @@ fn the_command_knows_its_lock() {
     assert_eq!(done(permit).out, "none\n");
 }
 
+/// A run inside of another one. `RUN` in `inner` runs a third one.
+fn nested(server: &Memcached, outer: &str, inner: &str) -> Said {
+    let run = format!("\"{}\" run", path().display());
+    let script = format!("{run} {}", inner.replace("RUN", &run));
+    let args = ["run"].into_iter().chain(outer.split(' ')).chain(["--", "sh", "-c", &script]);
+    done(memlock(server, &args.collect::<Vec<_>>()))
+}
+
 /// A run that waits for a run around it would wait for ever, since that waits for its command.
 #[test]
 fn a_run_does_not_wait_for_one_around_it() {
     let server = Memcached::start();
-    let script = |args: &str| {
-        let program = path();
-        let script = format!("\"{}\" run {args}", program.display());
-        script.replace("RUN", &format!("\"{}\" run", program.display()))
-    };
     for (outer, inner) in [
         ("m", "m -- true"),
         ("m", "other -- RUN m -- true"),
@@ -154,13 +158,7 @@ fn a_run_does_not_wait_for_one_around_it() {
         ("--semaphore 2 s2", "s2 --permits 1 -- RUN s2 --permits 1 -- true"),
         ("--semaphore 3 --permits 2 s3", "s3 --permits 2 -- true"),
     ] {
-        let script = script(inner);
-        let args: Vec<&str> = ["run"]
-            .into_iter()
-            .chain(outer.split(' '))
-            .chain(["--", "sh", "-c", &script])
-            .collect();
-        let said = done(memlock(&server, &args));
+        let said = nested(&server, outer, inner);
         assert_eq!(said.code, Some(64), "{outer}, {inner}: {said:?}");
         said.complains("would wait for itself");
     }
@@ -170,13 +168,7 @@ fn a_run_does_not_wait_for_one_around_it() {
         ("m", "other -- true", 0),
         ("--semaphore 2 s2", "s2 --permits 1 -- true", 0),
     ] {
-        let script = script(inner);
-        let args: Vec<&str> = ["run"]
-            .into_iter()
-            .chain(outer.split(' '))
-            .chain(["--", "sh", "-c", &script])
-            .collect();
-        let said = done(memlock(&server, &args));
+        let said = nested(&server, outer, inner);
         assert_eq!(said.code, Some(code), "{outer}, {inner}: {said:?}");
     }
 }

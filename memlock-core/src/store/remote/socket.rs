@@ -102,7 +102,7 @@ impl Socket {
         let failed = |error: std::io::Error| {
             if error.kind() == std::io::ErrorKind::TimedOut {
                 return unreachable(format!(
-                    "It did not answer in time while TLS was set up (connect_timeout is {}).",
+                    "It timed out while TLS was set up (connect_timeout is {}). Is TLS on there?",
                     crate::clock::brief(timeout)
                 ));
             }
