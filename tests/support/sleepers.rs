@@ -9,7 +9,7 @@ use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::Keyspace;
 use memlock_core::store::{Op, Reply, Route, schemes};
 use memlock_core::wait::entries;
-use memlock_core::{Client, Release, RenewOptions};
+use memlock_core::{Client, Release, RenewOptions, Wait, Waited};
 
 use crate::client::{LEASE, PATIENCE, connect, is_granted, until_renewed};
 use crate::fork::Forked;
@@ -36,13 +36,18 @@ impl FewConnections<'_> {
 
     /// How many waiters are in the queue. Leaves no session.
     fn queued(&self) -> usize {
+        self.queued_if_read().unwrap_or_default()
+    }
+
+    fn queued_if_read(&self) -> Option<usize> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let store = schemes::connect(&url::patient(&self.url), &clock).expect("a good URL");
         let queue = Keyspace::default().lock(NAME.as_bytes()).waiters();
         let replies = store.run(Route::of(&queue), &[Op::get(&queue)]);
         match replies.as_deref() {
-            Ok([Reply::Value(item)]) => entries::waiters(&item.value).count(),
-            _ => 0,
+            Ok([Reply::Value(item)]) => Some(entries::waiters(&item.value).count()),
+            Ok(_) => Some(0),
+            Err(_) => None,
         }
     }
 
@@ -108,6 +113,41 @@ impl FewConnections<'_> {
             assert_eq!(held.unlock().expect("the server answers"), Release::Released);
         });
         assert_eq!(own.release().expect("the server answers"), Release::Released);
+    }
+}
+
+impl FewConnections<'_> {
+    /// A wait that ends while its client has no session, and the server none to give, leaves the
+    /// queue as soon as there is one.
+    pub fn leave_the_queue(&self) {
+        let mutex = |client: &Client| client.mutex(NAME, LEASE).expect("a good name");
+        let (holder, first) = (self.client(), self.client());
+        let mut held = mutex(&holder).lock().expect("it is free");
+        thread::scope(|scope| {
+            scope.spawn(|| assert!(is_granted(mutex(&first).lock_for(2 * PATIENCE))));
+            until("it waits", || self.queued() == 1);
+            // The session may come too late on a busy machine.
+            until("nothing is left in the queue", || {
+                let (client, before) = (self.client(), self.queued());
+                let waiting = mutex(&client);
+                let waiting = scope.spawn(move || waiting.lock_with(&Wait::FOREVER));
+                until("it waits", || self.queued() == before + 1);
+                until("it sleeps without a session", || (self.sessions)() <= 2);
+                let others = self.fill();
+                client.cancel_waits();
+                thread::sleep(Duration::from_millis(100));
+                drop(others);
+                let ended = waiting.join().expect("no panic").expect("the server answers");
+                assert!(matches!(ended, Waited::Interrupted), "{ended:?}");
+                let mut queued = None;
+                until("it can be read", || {
+                    queued = self.queued_if_read();
+                    queued.is_some()
+                });
+                queued == Some(before)
+            });
+            assert_eq!(held.unlock().expect("the server answers"), Release::Released);
+        });
     }
 }
 

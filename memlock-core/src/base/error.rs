@@ -189,13 +189,13 @@ impl Error {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Unknown)
     }
 
-    /// A server refuses a connection because it has as many as it takes.
+    /// Too many clients do the same: a server refuses a connection because it has as many as it takes.
     #[allow(dead_code, reason = "not every store is on servers")]
     pub(crate) fn crowded(message: impl Into<String>) -> Error {
         Error { is_crowded: true, ..Error::new(ErrorKind::Unreachable, message) }
     }
 
-    /// Whether it is a server's that takes no more connections until others end.
+    /// Whether it is of too many clients that do the same, and will come to an end.
     pub(crate) fn is_crowded(&self) -> bool {
         self.is_crowded
     }

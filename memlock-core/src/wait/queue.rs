@@ -156,7 +156,7 @@ impl Queue<'_> {
                 .map_err(|error| Failure { error, sent: false })?;
         }
         let text = "The queue of waiters was written by others each time.";
-        Err(Failure { error: Error::new(ErrorKind::Unknown, text), sent: true })
+        Err(Failure { error: Error::crowded(text), sent: true })
     }
 
     /// Wakes the first waiter that is not one of `ours`, if the capacity admits it, and removes its

@@ -36,3 +36,8 @@ fn three_hundred_waiters_are_served_by_sixty_connections() {
 fn a_waiter_that_holds_another_lock_keeps_a_connection_for_it() {
     on_a_server("10", |_, few| few.are_kept_for_renewals());
 }
+
+#[test]
+fn a_wait_that_ends_on_a_full_server_leaves_the_queue() {
+    on_a_server("10", |_, few| few.leave_the_queue());
+}

@@ -26,3 +26,8 @@ fn three_hundred_waiters_are_served_by_sixty_sessions() {
 fn a_waiter_that_holds_another_lock_keeps_a_session_for_it() {
     on_a_server(&alone(), |_, few| few.are_kept_for_renewals());
 }
+
+#[test]
+fn a_wait_that_ends_on_a_full_server_leaves_the_queue() {
+    on_a_server(&alone(), |_, few| few.leave_the_queue());
+}

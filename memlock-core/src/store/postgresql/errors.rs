@@ -76,9 +76,11 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
             "The server takes no writes: it is a standby, or default_transaction_read_only is on. Name the \
              primary in the URL.",
         ),
-        "53300" => Error::crowded(
-            "The server takes no more connections: raise its max_connections, or put PgBouncer in front of it.",
-        ),
+        "53300" => Error::crowded(format!(
+            "The server takes no more connections ({}): raise its max_connections, or the limit that it names, or \
+             put PgBouncer in front of it.",
+            shown(&said.text)
+        )),
         "08P01" if CROWDED.iter().any(|text| said.text.contains(text)) => Error::crowded(format!(
             "The server or a pooler takes no more connections ({}): raise its limit.",
             shown(&said.text)

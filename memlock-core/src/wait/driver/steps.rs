@@ -1,12 +1,14 @@
 //! The steps of a wait that send requests: joining the queue, inspecting the queue and the target,
 //! and leaving the queue.
 
+use std::time::Duration;
+
 use super::Waiter;
 use crate::error::{ErrorKind, Result};
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::notify::{Reach, WakeMessage};
-use crate::store::Reply;
+use crate::store::{Failure, Reply};
 use crate::wait::acquire::Acquire;
 use crate::wait::entries;
 use crate::wait::policy::{Event, QueueView, TargetState};
@@ -16,6 +18,18 @@ use crate::wait_id::WaitId;
 
 /// The most ids of earlier entries that a waiter remembers.
 const MOST_IDS: usize = 16;
+
+/// The pauses after which it is tried again to remove an entry; by chance, up to half of each is
+/// left out.
+const LEAVING: [Duration; 7] = [
+    Duration::from_millis(50),
+    Duration::from_millis(100),
+    Duration::from_millis(200),
+    Duration::from_millis(300),
+    Duration::from_millis(400),
+    Duration::from_millis(500),
+    Duration::from_millis(500),
+];
 
 impl<G: Acquire> Waiter<'_, '_, G> {
     pub(super) fn join(&mut self, front: bool) -> Result<()> {
@@ -213,7 +227,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
     /// of this one. If the target is shared, as many waiters are woken as the capacity admits: all
     /// of them may have been behind the removed entries.
     fn remove(&mut self, ids: &[WaitId]) {
-        match self.queue.leave(ids, self.acquire.inspection()) {
+        match self.leave_if_admitted(ids) {
             Ok(Some(_)) if mutation::has(Mutation::LeaveWithoutWaking) => {}
             Ok(Some(reply)) => {
                 if let Some(capacity) = self.acquire.capacity(&reply, true) {
@@ -226,6 +240,21 @@ impl<G: Acquire> Waiter<'_, '_, G> {
                 self.local.leave_behind(&self.target.key, ids);
             }
         }
+    }
+
+    /// Removes these entries. Where too many others connect, or leave at the same time, this is tried
+    /// again: an entry that stays holds up those behind it.
+    fn leave_if_admitted(&self, ids: &[WaitId]) -> std::result::Result<Option<Reply>, Failure> {
+        for pause in LEAVING {
+            match self.queue.leave(ids, self.acquire.inspection()) {
+                Err(failure) if failure.error.is_crowded() => {
+                    let share = 0.5 + 0.5 * self.identity.fraction();
+                    self.target.context.clock().sleep(pause.mul_f64(share));
+                }
+                left => return left,
+            }
+        }
+        self.queue.leave(ids, self.acquire.inspection())
     }
 
     /// Wakes the first waiters that the capacity admits, and removes the entries `ours`.
