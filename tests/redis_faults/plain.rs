@@ -57,6 +57,22 @@ fn a_plain_lock_can_be_released_by_its_value() {
     drop(mutex.try_lock().unwrap().unwrap());
 }
 
+/// A queue that cannot be read does not make a permit that was given back look as if it was not.
+#[test]
+fn a_release_beside_another_programs_item_in_place_of_the_queue_may_have_succeeded() {
+    let server = Redis::start(&[]);
+    let client = client(&server);
+    let mut admin = server.connection();
+    let counter = client.counter("c").unwrap();
+    assert!(counter.set_up(1).unwrap());
+    assert!(counter.try_acquire().unwrap());
+    let _: redis::Value = reply(&mut admin, &["RPUSH", "{c}%wait", "theirs"]);
+    let error = counter.release().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
+    assert!(error.to_string().contains("not a string"), "{error}");
+    assert_eq!(counter.available().unwrap(), Some(1));
+}
+
 #[test]
 fn an_item_that_is_no_lock_is_named_and_harms_nothing_else() {
     let server = Redis::start(&[]);

@@ -40,6 +40,13 @@ use crate::wait::queue::{Capacity, Queue};
 use crate::wait::{Acquire, QueueReceipt, Wait, Waited, Waker, poll};
 use crate::wait_id::WaitId;
 
+/// The error of a release of which the server may have carried out a part: the queue may have been
+/// what it refused.
+#[cold]
+fn in_doubt(error: &Error) -> Error {
+    Error::new(ErrorKind::Unknown, format!("Whether it was released is not known: {error}"))
+}
+
 /// A counter, identified by its item's key. The handle can be used from any number of threads at
 /// once.
 #[derive(Clone, Debug)]
@@ -148,8 +155,11 @@ impl Counter {
             let queue = self.target.key.waiters();
             let ops =
                 [Op::Increment { key: &self.target.key, by: 1, initial: None }, Op::get(&queue)];
-            let replies =
-                self.target.run(&ops).map_err(|failure| self.said("Releasing", failure.error))?;
+            let replies = self.target.run(&ops).map_err(|failure| {
+                let is_told = !failure.sent || failure.error.kind() == ErrorKind::Unknown;
+                let error = if is_told { failure.error } else { in_doubt(&failure.error) };
+                self.said("Releasing", error)
+            })?;
             let mut replies = replies.into_iter();
             let Some(Reply::Number(free)) = replies.next() else {
                 return Err(self.said("Releasing", self.missing()));
