@@ -66,6 +66,8 @@ fn a_table_with_another_key_or_other_columns_is_refused() {
         "MODIFY value VARCHAR(1000) NOT NULL",
         "MODIFY value VARBINARY(100) NOT NULL",
         "DROP COLUMN value",
+        "ADD COLUMN id BIGINT NOT NULL AUTO_INCREMENT, ADD KEY (id)",
+        "ADD SYSTEM VERSIONING",
     ] {
         let place = Place::on(shared());
         drop(try_lock(&place.client(""), "m").unwrap());

@@ -236,6 +236,12 @@ fn a_table_without_its_key_or_with_other_columns_is_refused() {
             "ALTER TABLE {}.items ALTER expires TYPE timestamptz",
             "items",
         ),
+        // It would end some leases early.
+        (
+            "ALTER TABLE {}.items ALTER expires TYPE timestamptz(0)",
+            "ALTER TABLE {}.items ALTER expires TYPE timestamptz",
+            "items",
+        ),
         (
             "ALTER TABLE {}.items ALTER version TYPE numeric",
             "ALTER TABLE {}.items ALTER version TYPE bigint",

@@ -110,7 +110,7 @@ pub(super) fn introduce(
 
 /// Requests what the table is, if it is there: its engine, its unique keys, and how many of its columns
 /// have the types that they should.
-pub(super) const TABLE_FOUND: &str = "SELECT IF(TABLE_TYPE='VIEW','VIEW',ENGINE),\
+pub(super) const TABLE_FOUND: &str = "SELECT IF(TABLE_TYPE='BASE TABLE',ENGINE,TABLE_TYPE),\
     (SELECT GROUP_CONCAT(INDEX_NAME,' ',IFNULL(COLUMN_NAME,'?'),' ',IFNULL(SUB_PART,'all')) \
     FROM information_schema.STATISTICS \
     WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items' AND NON_UNIQUE=0),\
@@ -121,7 +121,8 @@ pub(super) const TABLE_FOUND: &str = "SELECT IF(TABLE_TYPE='VIEW','VIEW',ENGINE)
     OR LOWER(CONVERT(COLUMN_NAME USING latin1))='value' \
     AND DATA_TYPE IN('varbinary','blob','mediumblob','longblob') \
     AND CHARACTER_MAXIMUM_LENGTH>=4096 \
-    OR LOWER(CONVERT(COLUMN_NAME USING latin1)) IN('number','expires') AND COLUMN_TYPE LIKE 'bigint%unsigned%')) \
+    OR LOWER(CONVERT(COLUMN_NAME USING latin1)) IN('number','expires') AND COLUMN_TYPE LIKE 'bigint%unsigned%' \
+    OR EXTRA LIKE '%auto_increment%')) \
     FROM information_schema.TABLES WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items'";
 
 /// Creates the table.
@@ -144,11 +145,14 @@ fn check_table(rows: Vec<Row>, engine: Engine) -> Result<()> {
             "{TABLE} is a view, not a table as memlock creates it: drop it, or name another database."
         )));
     }
-    // Without the key two rows could stand for one lock, and with a part of it one for two.
-    if !text(keys).eq_ignore_ascii_case("PRIMARY name all") || parse(columns) != Some(4) {
+    // Without the key two rows could stand for one lock, and with a part of it one for two. A number
+    // that the server gives to each row would be taken for the fence, and a row of which it keeps each
+    // version counts as changed whenever it is touched.
+    let is_key = text(keys).eq_ignore_ascii_case("PRIMARY name all");
+    if !is_key || parse(columns) != Some(4) || found == "SYSTEM VERSIONED" {
         return Err(Error::config(format!(
-            "The table {TABLE} does not have the primary key or the columns that memlock gives it, so that a lock \
-             could be granted twice. Compare SHOW CREATE TABLE {TABLE} with {}; and change the table, or drop it while \
+            "The table {TABLE} does not have the primary key or the columns that memlock gives it, or has versions, so \
+             that a lock could be granted twice. Compare SHOW CREATE TABLE {TABLE} with {}; and change the table, or drop it while \
              no lock is held, or name another database.",
             engine.definition()
         )));

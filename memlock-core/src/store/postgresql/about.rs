@@ -102,7 +102,7 @@ fn is_fit() -> String {
                     AND attname = CASE relname WHEN 'items' THEN 'key' ELSE 'one' END)
                 AND (SELECT count(*) FROM pg_attribute
                         LEFT JOIN pg_collation AS o ON o.oid = attcollation
-                    WHERE attrelid = c.oid AND attnotnull AND NOT attisdropped
+                    WHERE attrelid = c.oid AND attnotnull AND NOT attisdropped AND atttypmod = -1
                     AND collisdeterministic IS NOT FALSE
                     AND (relname::text, attname::text, atttypid) IN (
                         ('items', 'key', {TEXT}), ('items', 'value', {BYTEA}),
