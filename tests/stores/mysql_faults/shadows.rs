@@ -67,6 +67,7 @@ fn a_table_with_another_key_or_other_columns_is_refused() {
         "MODIFY value VARBINARY(100) NOT NULL",
         "DROP COLUMN value",
         "ADD COLUMN id BIGINT NOT NULL AUTO_INCREMENT, ADD KEY (id)",
+        "MODIFY number BIGINT UNSIGNED NOT NULL AUTO_INCREMENT, ADD KEY (number)",
         "ADD SYSTEM VERSIONING",
     ] {
         let place = Place::on(shared());

@@ -114,7 +114,7 @@ pub(super) const TABLE_FOUND: &str = "SELECT IF(TABLE_TYPE='BASE TABLE',ENGINE,T
     (SELECT GROUP_CONCAT(INDEX_NAME,' ',IFNULL(COLUMN_NAME,'?'),' ',IFNULL(SUB_PART,'all')) \
     FROM information_schema.STATISTICS \
     WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items' AND NON_UNIQUE=0),\
-    (SELECT COUNT(*) FROM information_schema.COLUMNS \
+    (SELECT SUM(IF(EXTRA LIKE '%auto_increment%',5,1)) FROM information_schema.COLUMNS \
     WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items' AND \
     (LOWER(CONVERT(COLUMN_NAME USING latin1))='name' AND DATA_TYPE='varbinary' \
     AND CHARACTER_MAXIMUM_LENGTH>=250 \
@@ -151,8 +151,9 @@ fn check_table(rows: Vec<Row>, engine: Engine) -> Result<()> {
     let is_key = text(keys).eq_ignore_ascii_case("PRIMARY name all");
     if !is_key || parse(columns) != Some(4) || found == "SYSTEM VERSIONED" {
         return Err(Error::config(format!(
-            "The table {TABLE} does not have the primary key or the columns that memlock gives it, or has versions, so \
-             that a lock could be granted twice. Compare SHOW CREATE TABLE {TABLE} with {}; and change the table, or drop it while \
+            "The table {TABLE} does not have the primary key or the columns that memlock gives it, or has \
+             versions, so that a lock could be granted twice. Compare SHOW CREATE TABLE {TABLE} with {}; and \
+             change the table, or drop it while \
              no lock is held, or name another database.",
             engine.definition()
         )));
