@@ -110,9 +110,9 @@ pub(crate) enum Command {
 /// The command finds MEMLOCK_NAME, MEMLOCK_TOKENS (what runs around each other hold), MEMLOCK_FENCE (a
 /// number that rises from holder to holder; not for semaphores) and MEMLOCK_DEADLINE (until when the
 /// lock is held at most, in Unix seconds; only with --no-renew or --max-hold) in its environment.
-/// Without --timeout, a run that would wait for one around it ends at once. Processes that the command leaves in the
-/// background when it ends go on without the lock; but if a signal ended the command, they are
-/// ended, too. Options of `memlock run` stand before the command; what stands behind the command's
+/// Without --timeout, a run that would wait for one around it ends at once. Processes that the
+/// command leaves in the background when it ends go on without the lock; but if a signal ended the
+/// command, they are ended, too. Options of `memlock run` stand before the command; what stands behind the command's
 /// name is the command's, with or without `--` before it.
 #[derive(Debug, ClapArgs)]
 #[command(group(ArgGroup::new("wanted").multiple(true)))]

@@ -11,8 +11,8 @@
 //! | a coroutine, or an asynchronous generator | its event loop runs it in this thread, which waits |
 //! | a generator of a `@contextmanager` that such a statement has entered | of that statement |
 //!
-//! A statement is told by the instruction that calls. Where an interpreter has others than those known
-//! here, nothing counts. The server decides whether one of the tokens is in the way: see
+//! A `with` statement is recognized by the calling instruction. Where an interpreter has others than
+//! those known here, nothing counts. The server decides whether one of the tokens is in the way: see
 //! `Wait::while_holding`.
 
 use std::cell::RefCell;

@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use memlock_core::Token;
 
-/// The variable by which a command knows what is held around it: tokens, the outermost first.
+/// The variable with the tokens of the runs around a command, the outermost first.
 pub(super) const TOKENS: &str = "MEMLOCK_TOKENS";
 
 /// As many are passed on, so that a chain of runs of which each starts the next does not end at the

@@ -17,7 +17,7 @@
 //! | `items` | operations to statements, sweeps |
 //! | `library` | which versions of SQLite are refused |
 //! | `errors` | why a file cannot be used, and what to do |
-//! | `room` | what is left on a file system |
+//! | `room` | the free space and the free inodes of a file system |
 //! | `fork_safety` | SQLite across `fork` |
 //! | `promises` | what locks in a file promise |
 //! | `time` | the host's clock, the same in all its containers |

@@ -1,10 +1,10 @@
-//! What is left on a file system.
+//! The free space and the free inodes of a file system.
 
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What is left on the file system of a file.
+/// The free space and the free inodes of the file system of a file.
 pub(super) struct Room {
     /// How many bytes this user can still write.
     pub(super) bytes: u64,
