@@ -132,6 +132,37 @@ fn a_lock_is_released_with_the_callers_transaction_or_not_at_all() {
     until("it is released", || next.unlock().is_ok());
 }
 
+/// The local time occurs twice: the server reads it as one of the two, which is an hour off.
+#[test]
+fn a_lock_is_released_with_a_transaction_in_the_hour_that_daylight_saving_time_repeats() {
+    let place = Place::on(shared());
+    let client = place.client("");
+    for (end, pass) in [("+ 1800", "first"), ("- 1800", "second")] {
+        place.sql(&format!(
+            "USE mysql; INSERT INTO time_zone VALUES (NULL, 'N'); SET @zone = LAST_INSERT_ID();
+             INSERT INTO time_zone_name VALUES ('{pass}', @zone);
+             INSERT INTO time_zone_transition_type VALUES
+             (@zone, 0, 7200, 1, 'SUMMER'), (@zone, 1, 3600, 0, 'WINTER');
+             INSERT INTO time_zone_transition VALUES
+             (@zone, UNIX_TIMESTAMP() - 86400, 0), (@zone, UNIX_TIMESTAMP() {end}, 1)"
+        ));
+        let release = |statement: &str| {
+            place.sql(&format!("SET time_zone='{pass}'; {statement}; SELECT ROW_COUNT()"))
+        };
+        let mut held = try_lock(&client, pass).unwrap();
+        assert_eq!(release(&held.release_sql().unwrap()), "1\n", "{pass}: it was held");
+        let short = client.mutex(pass, Duration::from_secs(1)).unwrap();
+        let mut over = short.try_lock().unwrap().expect("it was released");
+        let statement = over.release_sql().unwrap();
+        let is_over = format!(
+            "SET time_zone='+00:00'; SELECT expires < UNIX_TIMESTAMP(NOW(6))*1000000 \
+             FROM memlock_items WHERE name='lock:{pass}'"
+        );
+        until("its lease is over", || place.sql(&is_over) == "1\n");
+        assert_eq!(release(&statement), "0\n", "{pass}: it was over");
+    }
+}
+
 /// The server refuses it while the transaction keeps the row locked.
 #[test]
 fn an_extension_before_the_end_of_the_releasing_transaction_changes_nothing() {

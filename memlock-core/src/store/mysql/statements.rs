@@ -196,11 +196,12 @@ fn ends(expiry: Expiry, engine: Engine) -> Option<String> {
 
 /// The statement that removes an item whose value begins so, in a session of the caller's with any
 /// settings. Others wait for the row until the caller's transaction ends, so an end of the lease in
-/// between frees nothing; and statements with `NOW` can be replicated in every format.
+/// between frees nothing; and statements with the time at which they began can be replicated in every
+/// format. It is not taken from the local time, which occurs twice where daylight saving time ends.
 pub(super) fn removal(database: &str, key: &Key, start: &[u8]) -> String {
     format!(
         "UPDATE `{database}`.{TABLE} SET expires=0 WHERE name={key} \
-         AND expires>CAST(UNIX_TIMESTAMP(NOW(6))*1000000 AS UNSIGNED) AND LEFT(value,{length})={start}",
+         AND expires>TIMESTAMPDIFF(MICROSECOND,19700101,UTC_TIMESTAMP(6)) AND LEFT(value,{length})={start}",
         database = database.replace('`', "``"),
         key = Hex(key.as_str().as_bytes()),
         length = start.len(),
