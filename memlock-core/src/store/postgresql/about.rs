@@ -93,13 +93,24 @@ fn is_fit() -> String {
                 AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = c.oid)
                 AND NOT EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid)
                 AND NOT EXISTS (SELECT FROM pg_inherits WHERE c.oid IN (inhparent, inhrelid))
+                AND NOT EXISTS (SELECT FROM pg_attrdef WHERE adrelid = c.oid
+                    AND (relname::text, pg_get_expr(adbin, adrelid))
+                        NOT IN (('life', 'true'), ('life', '''''::text')))
+                AND NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid
+                    AND contype NOT IN ('p', 'n')
+                    AND (relname::text, pg_get_expr(conbin, conrelid))
+                        IS DISTINCT FROM ROW('life', 'one'))
+                AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid
+                    AND (indexprs IS NOT NULL OR indpred IS NOT NULL))
                 AND (SELECT count(*) FROM pg_index
                     WHERE indrelid = c.oid AND (indisunique OR indisexclusion)) = 1
                 AND EXISTS (SELECT FROM pg_index JOIN pg_attribute
                         ON attrelid = indrelid AND attnum = indkey[0]
                     WHERE indrelid = c.oid AND indisunique AND indisvalid AND indimmediate
-                    AND indnkeyatts = 1 AND indpred IS NULL AND indcollation[0] = attcollation
+                    AND indnkeyatts = 1 AND indcollation[0] = attcollation
                     AND attname = CASE relname WHEN 'items' THEN 'key' ELSE 'one' END)
+                AND (SELECT count(*) FROM pg_attribute
+                    WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) = 4
                 AND (SELECT count(*) FROM pg_attribute
                         LEFT JOIN pg_collation AS o ON o.oid = attcollation
                     WHERE attrelid = c.oid AND attnotnull AND NOT attisdropped AND atttypmod = -1
