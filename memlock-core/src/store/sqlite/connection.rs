@@ -229,8 +229,9 @@ impl Connection {
         let room = Room::at(&place.path).map_or(u64::MAX, |room| room.bytes);
         let pages = room / PAGE / SHARE_OF_LOG;
         let pages = pages.clamp(LOG_PAGES.0, LOG_PAGES.1);
+        // Tables of other programs may refer to ours, and would keep locks from being deleted.
         sql.execute_batch(&format!(
-            "PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF;
+            "PRAGMA synchronous = NORMAL; PRAGMA trusted_schema = OFF; PRAGMA foreign_keys = OFF;
              PRAGMA wal_autocheckpoint = {pages};"
         ))?;
         Ok((schema::prepare(sql, clock)?, pages))

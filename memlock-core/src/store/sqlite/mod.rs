@@ -10,7 +10,8 @@
 //! | --- | --- |
 //! | `mod` | the URL, and retries while the file is locked |
 //! | `file` | whether a file is suitable for locks, and its creation |
-//! | `schema` | the tables, and the changes at a new boot of the host |
+//! | `schema` | setting up and checking the tables, and the changes at a new boot of the host |
+//! | `layout` | the tables' texts, compared with those that are found |
 //! | `shared` | one connection for each file and process |
 //! | `connection` | a connection: opening, batches to transactions, the log |
 //! | `abandoned` | connections whose descriptors the program has closed |
@@ -33,6 +34,7 @@ mod errors;
 mod file;
 mod fork_safety;
 mod items;
+mod layout;
 mod library;
 mod promises;
 mod room;

@@ -1,4 +1,4 @@
-//! The tables, and the changes at a new boot of the host.
+//! Setting up and checking the tables, and the changes at a new boot of the host.
 //!
 //! One table holds the items. Each time an item is stored it gets a number: the nanoseconds since
 //! the host was started, plus a base. Writers take turns, and that clock never goes back, so
@@ -23,6 +23,7 @@
 use rusqlite::{Connection, Transaction, TransactionBehavior, ffi, params};
 
 use super::errors::Problem;
+use super::layout::{TABLES, is_our_table, is_plain_index};
 use super::time::{BootClock, BootId};
 use crate::error::{Error, Result};
 use crate::store::Epoch;
@@ -42,32 +43,6 @@ const AHEAD: i64 = 1_000_000_000;
 /// How many boot ids of containers are recorded. A container whose id was dropped only raises the
 /// base once more.
 const CONTAINERS: i64 = 1000;
-
-const TABLES: &str = "
-CREATE TABLE items (
-    key TEXT PRIMARY KEY,
-    value BLOB NOT NULL,
-    number INTEGER NOT NULL,
-    -- Milliseconds since the host was started; NULL: for ever.
-    expires INTEGER,
-    -- The same in Unix milliseconds, for an item that lives on after a reboot; otherwise NULL.
-    wall INTEGER
-) WITHOUT ROWID;
-CREATE TABLE state (
-    id INTEGER PRIMARY KEY CHECK (id = 1),
-    -- 16 random bytes that name the file.
-    name BLOB NOT NULL,
-    -- The kernel's boot id when a process that could read it opened the file last.
-    boot TEXT,
-    -- Numbers of this boot begin above the base, and are below the horizon.
-    base INTEGER NOT NULL,
-    horizon INTEGER NOT NULL,
-    -- The last key that a sweep examined.
-    swept TEXT NOT NULL DEFAULT ''
-);
--- The boot ids of containers that have their own, since the last reboot that was noticed.
-CREATE TABLE containers (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
-";
 
 const FORGET_OLD_BASE: &str =
     "DROP TRIGGER IF EXISTS old_base_add; DROP TRIGGER IF EXISTS old_base_set;";
@@ -161,7 +136,9 @@ fn create(
     id: &BootId,
     clock: &BootClock,
 ) -> std::result::Result<(), Problem> {
-    transaction.execute_batch(TABLES)?;
+    for (_, table) in TABLES {
+        transaction.execute_batch(table)?;
+    }
     transaction.execute_batch(&format!(
         "PRAGMA application_id = {APPLICATION}; PRAGMA user_version = {SCHEMA};"
     ))?;
@@ -252,37 +229,40 @@ fn check(application: i64, version: i64) -> Result<()> {
     Ok(())
 }
 
-/// Checks the keys and the columns: without its key, two rows could stand for one lock. A view could run
-/// for ever, and a trigger change or hide what is stored.
+/// Checks the tables, and what changes how they work. Two rows could otherwise stand for one lock, or
+/// one row for two; a conflict clause could give a lock to all, a trigger hide what is stored, and a
+/// view run for ever. Columns and indexes of others that have no such effect remain.
 fn check_tables(transaction: &Transaction<'_>) -> std::result::Result<(), Problem> {
-    let are_ours: bool = transaction.query_row(
-        "SELECT count(*) = 13 AND (SELECT count(*) FROM sqlite_schema AS t, pragma_table_info(t.name)
-                WHERE t.name IN ('items', 'state', 'containers') AND pk > 0) = 3
-            AND NOT EXISTS (SELECT 1 FROM sqlite_schema WHERE name IN ('items', 'state', 'containers')
-                AND (type <> 'table' OR upper(sql) LIKE '%COLLATE%' OR upper(sql) LIKE '%ON CONFLICT%'))
-        FROM sqlite_schema AS t, pragma_table_info(t.name) AS c
-        WHERE (t.name, c.name, c.type, pk) IN (VALUES ('items', 'key', 'TEXT', 1),
-            ('items', 'value', 'BLOB', 0), ('items', 'number', 'INTEGER', 0),
-            ('items', 'expires', 'INTEGER', 0), ('items', 'wall', 'INTEGER', 0),
-            ('state', 'id', 'INTEGER', 1), ('state', 'name', 'BLOB', 0), ('state', 'boot', 'TEXT', 0),
-            ('state', 'base', 'INTEGER', 0), ('state', 'horizon', 'INTEGER', 0),
-            ('state', 'swept', 'TEXT', 0),
-            ('containers', 'number', 'INTEGER', 1), ('containers', 'id', 'TEXT', 0))",
-        [],
-        |row| row.get(0),
+    let mut found = transaction.prepare(
+        "SELECT type, name, sql FROM sqlite_schema WHERE type = 'trigger'
+            OR tbl_name IN ('items', 'state', 'containers')",
     )?;
-    let mut triggers =
-        transaction.prepare("SELECT sql FROM sqlite_schema WHERE type = 'trigger'")?;
-    let triggers = triggers.query_map([], |row| row.get(0))?;
-    let triggers: Vec<String> = triggers.collect::<rusqlite::Result<_>>()?;
-    let are_known = triggers.iter().all(|trigger| is_our_trigger(trigger));
-    if are_ours && are_known { Ok(()) } else { Err(changed().into()) }
+    let mut found = found.query([])?;
+    let mut tables = 0;
+    while let Some(row) = found.next()? {
+        let (kind, name): (String, String) = (row.get(0)?, row.get(1)?);
+        // An index without a text is that of a key in the text of its table.
+        let text: Option<String> = row.get(2)?;
+        let text = text.as_deref();
+        let is_ours = match kind.as_str() {
+            "table" => text.is_some_and(|text| is_our_table(&name, text)),
+            "index" => text.is_none_or(is_plain_index),
+            "trigger" => text.is_some_and(is_our_trigger),
+            _ => false,
+        };
+        if !is_ours {
+            return Err(changed().into());
+        }
+        tables += usize::from(kind == "table");
+    }
+    if tables == TABLES.len() { Ok(()) } else { Err(changed().into()) }
 }
 
 fn changed() -> Error {
     Error::protocol(
-        "It is damaged: its tables are not as memlock wrote them. Stop what uses it, remove it and its -wal \
-         and -shm files, and start again; or name another file.",
+        "It is damaged: its tables are not as memlock wrote them, or it has triggers or indexes that memlock did \
+         not create. Drop those; or stop what uses it, remove it and its -wal and -shm files, and start again; \
+         or name another file.",
     )
 }
 

@@ -1,4 +1,5 @@
 use super::*;
+use crate::store::sqlite::layout::{TABLES, is_our_table};
 use crate::store::sqlite::tests::{Directory, refused};
 
 /// What a client of this file is told after other programs have changed it.
@@ -44,6 +45,67 @@ fn other_tables_and_other_layouts_are_damage_and_not_an_outage() {
     }
 }
 
+/// Statements that write the table `items` anew with a change: each `from` becomes the `to`.
+fn rewritten(from: &str, to: &str) -> String {
+    let (_, table) = TABLES[0];
+    assert!(table.contains(from), "{from}");
+    format!("DROP TABLE items; {}", table.replace(from, to))
+}
+
+#[test]
+fn a_table_on_which_locks_would_not_work_is_refused() {
+    let mut changes: Vec<String> = [
+        ("PRIMARY KEY", "PRIMARY KEY ON\nCONFLICT REPLACE"),
+        ("PRIMARY KEY", "PRIMARY KEY ON /* x */ CONFLICT IGNORE"),
+        ("PRIMARY KEY", "PRIMARY KEY ON -- x\n CONFLICT IGNORE"),
+        ("PRIMARY KEY", "PRIMARY KEY COLLATE\tNOCASE"),
+        ("PRIMARY KEY", "PRIMARY KEY DESC"),
+        ("value BLOB NOT NULL", "value BLOB NOT NULL UNIQUE"),
+        ("value BLOB NOT NULL", "value BLOB NOT NULL UNIQUE ON\nCONFLICT REPLACE"),
+        ("number INTEGER NOT NULL", "number INTEGER NOT NULL CHECK (number < 0)"),
+        ("number INTEGER NOT NULL", "number INTEGER NOT NULL UNIQUE"),
+        ("expires INTEGER", "expires INTEGER REFERENCES state"),
+        ("wall INTEGER", "wall INTEGER AS (expires)"),
+        ("wall INTEGER", "wall INTEGER, more INTEGER AS (abs(number))"),
+        ("wall INTEGER", "wall INTEGER, more TEXT NOT NULL"),
+        ("wall INTEGER", "wall INTEGER, more UNIQUE"),
+        ("wall INTEGER", "wall INTEGER, CHECK (number < 0)"),
+        ("wall INTEGER", "wall INTEGER, UNIQUE (value) ON CONFLICT REPLACE"),
+        (" WITHOUT ROWID", ""),
+        ("WITHOUT ROWID", "WITHOUT ROWID, STRICT"),
+    ]
+    .iter()
+    .map(|(from, to)| rewritten(from, to))
+    .collect();
+    changes.extend(
+        [
+            "CREATE UNIQUE INDEX i ON items (value)",
+            "CREATE UNIQUE INDEX i ON items (substr(key, 1, 4))",
+            "CREATE UNIQUE INDEX i ON state (base)",
+            "CREATE INDEX i ON items (abs(number))",
+            "CREATE INDEX i ON items (number) WHERE abs(number) > 0",
+            "CREATE INDEX \"--\" ON items (abs(number)) /*\n ON items (number)",
+            "CREATE INDEX \"--\" ON items (abs(number)) /*\nON items (number)*/",
+            "ALTER TABLE items RENAME TO i; CREATE VIEW items AS SELECT * FROM i",
+            "ALTER TABLE items ADD COLUMN more TEXT DEFAULT 'x' CHECK (number < 0)",
+            "CREATE TABLE other (a); CREATE TRIGGER t AFTER INSERT ON other BEGIN DELETE FROM items; END",
+        ]
+        .map(str::to_owned),
+    );
+    for change in changes {
+        let (kind, said) = after(&change);
+        assert!(
+            kind == ErrorKind::Protocol && said.contains("are not as memlock"),
+            "{change}: {said}"
+        );
+    }
+    // What looks like a comment.
+    let (_, state) = TABLES[1];
+    assert!(is_our_table("state", state));
+    assert!(!is_our_table("state", &state.replace("''", "'--'\n'")));
+    assert!(!is_our_table("state", &state.replace("''", "'' /* --\n */")));
+}
+
 #[test]
 fn a_table_with_more_columns_and_indexes_is_used() {
     let directory = Directory::new();
@@ -51,6 +113,55 @@ fn a_table_with_more_columns_and_indexes_is_used() {
     let more = "ALTER TABLE items ADD COLUMN note TEXT; CREATE INDEX ends ON items (expires)";
     directory.sql().execute_batch(more).unwrap();
     directory.used();
+    let more = "ALTER TABLE state ADD COLUMN a int; ALTER TABLE state ADD COLUMN b;
+        CREATE INDEX i ON items (number DESC, wall); CREATE TABLE notes (a UNIQUE); ANALYZE";
+    directory.sql().execute_batch(more).unwrap();
+    directory.used();
+}
+
+/// The text of the first version. Files have the comments of the version that created them.
+#[test]
+fn a_file_of_an_earlier_version_is_used() {
+    let tables = "DROP TABLE items; DROP TABLE containers; ALTER TABLE state RENAME TO old;
+CREATE TABLE items (
+    key TEXT PRIMARY KEY,
+    value BLOB NOT NULL,
+    number INTEGER NOT NULL,
+    -- Milliseconds since the host was started; NULL: for ever.
+    expires INTEGER,
+    -- The same in Unix milliseconds, for an item that lives on after a reboot; otherwise NULL.
+    wall INTEGER
+) WITHOUT ROWID;
+CREATE TABLE state (
+    id INTEGER PRIMARY KEY CHECK (id = 1),
+    -- 16 random bytes that name the file.
+    name BLOB NOT NULL,
+    -- The kernel's boot id when a process that could read it opened the file last.
+    boot TEXT,
+    -- Numbers of this boot begin above the base, and are below the horizon.
+    base INTEGER NOT NULL,
+    horizon INTEGER NOT NULL,
+    swept TEXT NOT NULL DEFAULT '' -- Another comment.
+);
+CREATE TABLE containers (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE);
+INSERT INTO state SELECT * FROM old; DROP TABLE old;";
+    let directory = Directory::new();
+    directory.used();
+    directory.sql().execute_batch(tables).unwrap();
+    directory.used();
+}
+
+/// SQLite checks the keys of other tables wherever it was built to do so, as memlock's own is.
+#[test]
+fn foreign_keys_of_other_tables_keep_no_lock() {
+    let directory = Directory::new();
+    directory.used();
+    let client = directory.client();
+    let mut lock = client.mutex("x", Duration::from_secs(9)).unwrap().lock().unwrap();
+    let other = "CREATE TABLE other (a TEXT REFERENCES items ON DELETE RESTRICT);
+        INSERT INTO other SELECT key FROM items";
+    directory.sql().execute_batch(other).unwrap();
+    assert_eq!(lock.unlock().unwrap(), crate::Release::Released);
 }
 
 #[test]
