@@ -227,7 +227,7 @@ fn start(args: &Run, held: &Held, signals: Signals, around: &Around) -> io::Resu
     }
     let (terminate, parent) = (args.on_lost == OnLost::Terminate, signals::own_pid());
     let addressed = Addressed::of(&command)?;
-    // SAFETY: between fork and exec only prctl, getppid, pthread_sigmask, getpid and execvpe run, which
+    // SAFETY: between fork and exec only prctl, getppid, signal, pthread_sigmask, getpid and execvpe run, which
     // are async-signal-safe; nothing is allocated.
     unsafe {
         command.pre_exec(move || {

@@ -334,6 +334,60 @@ fn signals_and_their_mask_are_as_they_were() {
     }
 }
 
+/// Starts it with exactly these signals ignored and blocked, among those below 32.
+fn with_signals(command: &mut Command, ignored: &'static [i32], blocked: &'static [i32]) {
+    // SAFETY: an emptied set is valid; all calls are async-signal-safe, and no disposition is a
+    // handler. Those of KILL and STOP cannot be changed.
+    unsafe {
+        command.pre_exec(move || {
+            for signal in 1..32 {
+                let is_ignored = ignored.contains(&signal);
+                libc::signal(signal, if is_ignored { libc::SIG_IGN } else { libc::SIG_DFL });
+            }
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for &signal in blocked {
+                libc::sigaddset(&mut set, signal);
+            }
+            libc::pthread_sigmask(libc::SIG_SETMASK, &set, std::ptr::null_mut());
+            Ok(())
+        });
+    }
+}
+
+/// As with Python's `restore_signals=False`, under `nohup`, behind `&` in a script, and of daemons.
+#[test]
+fn the_command_ignores_and_blocks_what_memlock_was_started_with() {
+    let server = Memcached::start();
+    let status = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"];
+    for (ignored, blocked) in [
+        (&[][..], &[][..]),
+        (&[libc::SIGPIPE], &[]),
+        (&[libc::SIGCHLD], &[]),
+        (&[libc::SIGHUP, libc::SIGPIPE], &[libc::SIGCHLD]),
+        (&[libc::SIGINT, libc::SIGQUIT], &[libc::SIGPIPE]),
+        (&[libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU], &[libc::SIGTERM, libc::SIGUSR2]),
+        (&[libc::SIGTERM, libc::SIGCONT, libc::SIGUSR1, libc::SIGWINCH, libc::SIGALRM], &[]),
+    ] {
+        let mut bare = Command::new(status[0]);
+        bare.args(&status[1..]);
+        let mut through = memlock(&server, &[&["run", "m", "--"], &status[..]].concat());
+        for command in [&mut bare, &mut through] {
+            with_signals(command, ignored, blocked);
+        }
+        // The C library has a use for those above 31.
+        let low = |said: Said| -> Vec<u64> {
+            let sets = said.out.split_whitespace().skip(1).step_by(2);
+            sets.map(|set| u64::from_str_radix(set, 16).unwrap() & 0x7fff_ffff).collect()
+        };
+        let bits =
+            |signals: &[i32]| signals.iter().fold(0, |bits, signal| bits | 1 << (signal - 1));
+        let asked = [bits(blocked), bits(ignored)];
+        assert_eq!(low(done(bare).ended(0)), asked);
+        assert_eq!(low(done(through).ended(0).quietly()), asked);
+    }
+}
+
 #[test]
 fn a_mask_that_we_were_started_with_is_passed_on() {
     let server = Memcached::start();

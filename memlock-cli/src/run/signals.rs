@@ -7,6 +7,7 @@
 
 use std::io;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use libc::{c_int, sigset_t};
@@ -29,6 +30,22 @@ const ENDING: [c_int; 4] = [libc::SIGTERM, libc::SIGINT, libc::SIGHUP, libc::SIG
 /// Those among the first that only tell something, to a command that is there.
 const MESSAGES: [c_int; 3] = [libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
 
+/// Those whose dispositions are changed: SIGCHLD by [`Signals::block`], SIGPIPE by Rust's runtime before
+/// `main`, and by its `Command` in the child.
+const CHANGED: [c_int; 2] = [libc::SIGCHLD, libc::SIGPIPE];
+
+/// Whether SIGPIPE was ignored when this program was started.
+static IGNORES_SIGPIPE: AtomicBool = AtomicBool::new(false);
+
+/// The loader calls it before Rust's runtime begins.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_START: extern "C" fn() = note_sigpipe;
+
+extern "C" fn note_sigpipe() {
+    IGNORES_SIGPIPE.store(is_ignored(libc::SIGPIPE), Ordering::Relaxed);
+}
+
 /// What the kernel says of signals that it sent itself, such as those of the terminal's keys.
 const SI_KERNEL: c_int = 0x80;
 
@@ -38,6 +55,8 @@ pub(super) struct Signals {
     ours: sigset_t,
     ending: sigset_t,
     before: sigset_t,
+    /// Which of those that are changed were ignored.
+    ignored: sigset_t,
 }
 
 /// A signal that was received.
@@ -61,6 +80,10 @@ impl Came {
 impl Signals {
     /// Blocks them. To be called while there is one thread.
     pub(super) fn block() -> io::Result<Signals> {
+        let ignored = set(CHANGED.into_iter().filter(|&signal| match signal {
+            libc::SIGPIPE => IGNORES_SIGPIPE.load(Ordering::Relaxed),
+            signal => is_ignored(signal),
+        }));
         // A process that ignores SIGCHLD does not learn how its children ended. SAFETY: the
         // disposition is the default, and no handler.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) };
@@ -77,11 +100,18 @@ impl Signals {
         if failed != 0 {
             return Err(io::Error::from_raw_os_error(failed));
         }
-        Ok(Signals { ours, ending: set(ending), before })
+        Ok(Signals { ours, ending: set(ending), before, ignored })
     }
 
-    /// Gives the mask back that was there before. For a child between fork and exec.
+    /// Gives the mask and the dispositions back that were there before. For a child between fork and
+    /// exec.
     pub(super) fn restore(&self) -> io::Result<()> {
+        for signal in CHANGED {
+            let disposition =
+                if has(&self.ignored, signal) { libc::SIG_IGN } else { libc::SIG_DFL };
+            // SAFETY: the disposition is no handler; the call is async-signal-safe.
+            unsafe { libc::signal(signal, disposition) };
+        }
         // SAFETY: the set is valid; the call is async-signal-safe.
         match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.before, ptr::null_mut()) } {
             0 => Ok(()),
