@@ -110,13 +110,9 @@ fn examine(
     }
     findings.push(probe::round_trips(admin.as_mut(), server.timeout)?);
     if findings.iter().any(|finding| finding.is_fatal) {
-        findings.push(Finding::new(
-            "wake-ups",
-            Verdict::Note,
-            "were not tried, since locks do not work there",
-        ));
+        findings.push(Finding::new("wake-ups", Verdict::Note, probe::UNTRIED));
     } else {
-        findings.push(probe::wake_ups(url, client, place));
+        findings.extend(probe::locks(url, client, place, server.timeout));
     }
     Ok(findings)
 }

@@ -2,8 +2,14 @@
 
 use crate::error::Result;
 use crate::notify::WakeAddress;
+#[cfg(feature = "admin")]
+use crate::store::Op;
 use crate::target::Target;
 use crate::wait::entries;
+#[cfg(feature = "admin")]
+use crate::wait::queue::Queue;
+#[cfg(feature = "admin")]
+use crate::wait_id::WaitId;
 
 /// A waiter that was seen in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,4 +33,18 @@ pub(crate) fn waiters(target: &Target) -> Result<Vec<Waiter>> {
         permits: entry.permits,
     };
     Ok(entries.iter().map(waiter).collect())
+}
+
+/// Adds an entry without an address to the queue of this item, and removes it. A waiter whose entry is
+/// refused polls, and tells nobody.
+#[cfg(feature = "admin")]
+pub(crate) fn check_queue(target: &Target) -> Result<()> {
+    let id = WaitId(target.context.identity()?.number());
+    // About as long as an entry with an address.
+    let request = entries::Request { priority: i64::MIN, ..entries::Request::default() };
+    let line = entries::unproven_line(None, id, request);
+    let queue = Queue { target, key: &target.key.waiters() };
+    let joined = queue.join(&line, id, false, None, Op::get(&target.key));
+    let left = queue.leave(&[id], Op::get(&target.key));
+    joined.map(drop).and(left.map(drop)).map_err(|failure| failure.error)
 }

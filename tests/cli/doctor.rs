@@ -104,6 +104,34 @@ fn what_refuses_evictions_is_recommended_and_says_what_it_refuses() {
     assert!(said.err.contains("-M") && said.err.contains("evictions=refuse"), "{said:?}");
 }
 
+/// Waiters whose queue is refused poll for as long as they may, and do not report why.
+#[test]
+fn a_server_without_room_for_a_lock_or_for_its_queue_is_not_one_without_wake_ups() {
+    // Items of few sizes, so that a lock and its queue compete for the same room.
+    let server =
+        Memcached::with_args(&["-M", "-F", "-m", "2", "-f", "4", "-o", "no_slab_reassign"]);
+    let mut plain = server.plain();
+    let value = "x".repeat(150);
+    let mut store =
+        |key: &u32| plain.command(&format!("set filler{key} 0 0 150\r\n{value}")) == "STORED";
+    assert!((0..).take_while(&mut store).count() > 1000);
+    for (filler, message) in
+        ["Locking lock:", "Storing the queue of waiters for lock:"].iter().enumerate()
+    {
+        let locks = judged(&server.url(), &[], "locks", (2, "bad"));
+        let said = locks["said"].as_str().unwrap();
+        for words in [*message, &server.address(), "out of memory"] {
+            assert!(said.contains(words), "{words}: {said}");
+        }
+        let wake_ups = judged(&server.url(), &[], "wake-ups", (2, "note"));
+        assert!(wake_ups["said"].as_str().unwrap().contains("were not tried"), "{wake_ups}");
+        // Room for one more.
+        assert!(server.plain().delete(&format!("filler{filler}")));
+    }
+    assert!((2..20).all(|filler| server.plain().delete(&format!("filler{filler}"))));
+    judged(&server.url(), &[], "wake-ups", (0, "ok"));
+}
+
 #[test]
 fn locks_that_were_pushed_out_are_noticed() {
     let server = Memcached::with_args(&["-m", "2", "-F"]);

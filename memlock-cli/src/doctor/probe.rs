@@ -8,7 +8,7 @@ use memlock_core::notify::{Reach, WakeAddress};
 use memlock_core::store::admin::Verdict::{Bad, Good, Note, Warning};
 use memlock_core::store::admin::{Admin, Finding};
 use memlock_core::store::recovery::Guard;
-use memlock_core::{Answer, Client, Mutex, Report, Wait};
+use memlock_core::{Answer, Client, Mutex, Report, Wait, Waiter};
 
 use crate::duration::brief;
 use crate::exit::{CliError, Status};
@@ -19,8 +19,10 @@ const ROUND_TRIPS: usize = 300;
 const ROUND_TRIPS_TIME: Duration = Duration::from_secs(3);
 /// How often a waiter is woken.
 const WAKE_UPS: usize = 5;
-/// How long one of our own locks may be waited for, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// How long one of our own locks may be waited for, also on a busy machine: so many `io_timeout`s, and
+/// at least so long.
+const PATIENCE: (u32, Duration) = (5, Duration::from_secs(5));
+pub(super) const UNTRIED: &str = "were not tried, since locks do not work there";
 /// For how long the locks are taken that are tried, unless the guard is shorter.
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -43,9 +45,43 @@ pub(super) fn round_trips(admin: &mut dyn Admin, timeout: Duration) -> Result<Fi
     Ok(Finding::new("round trip", Good, said))
 }
 
-/// Wakes a waiter of our own: two clients, of which one waits for what the other releases.
-pub(super) fn wake_ups(url: &str, client: &Client, place: usize) -> Finding {
-    match wake(url, client, &name_on(client, place, "doctor")) {
+/// Whether a lock and the queue of its waiters can be stored, and a waiter is woken.
+pub(super) fn locks(url: &str, client: &Client, place: usize, timeout: Duration) -> Vec<Finding> {
+    let name = name_on(client, place, "doctor");
+    let guard = client.guarantees().guard.map(Guard::longest_lease);
+    let lease = guard.unwrap_or(LEASE).min(LEASE);
+    match store(client, &name, lease) {
+        Ok(None) => {
+            let patience = (timeout * PATIENCE.0).max(PATIENCE.1);
+            vec![wake_ups(wake(url, &name, lease, patience))]
+        }
+        Ok(Some(recovering)) => {
+            vec![Finding::new("wake-ups", Note, format!("were not tried. {recovering}"))]
+        }
+        Err(error) => vec![
+            Finding::new("locks", Bad, format!("cannot be stored. {}", error.message)),
+            Finding::new("wake-ups", Note, UNTRIED),
+        ],
+    }
+}
+
+/// Takes a lock, and stores a queue for it. The report of a server that gives no new locks yet.
+fn store(client: &Client, name: &str, lease: Duration) -> Result<Option<Report>, CliError> {
+    let mutex = client.mutex(name, lease)?;
+    match mutex.lock_or_report(&Wait::NEVER)? {
+        Err(report) if report == Answer::Recovering => Ok(Some(report)),
+        // No other program has a lock of this name.
+        Err(report) => Err(CliError::new(Status::BUSY, report)),
+        Ok(mut lock) => {
+            let queue = mutex.check_queue();
+            let unlocked = lock.unlock();
+            Ok(queue.and(unlocked).map(|_| None)?)
+        }
+    }
+}
+
+fn wake_ups(heard: Result<Heard, CliError>) -> Finding {
+    match heard {
         Ok(Heard::At(address, took, Reach::Proven)) => Finding::new(
             "wake-ups",
             Good,
@@ -60,9 +96,6 @@ pub(super) fn wake_ups(url: &str, client: &Client, place: usize) -> Finding {
             ),
         )
         .mend("let UDP through to that address, or name another one with ?notify=address[:ports] in the URL"),
-        Ok(Heard::Recovering(report)) => {
-            Finding::new("wake-ups", Note, format!("were not tried. {report}"))
-        }
         Ok(Heard::Off) => Finding::new("wake-ups", Note, "are off: waiters ask the server every 0.3 to 1 second"),
         Err(error) => Finding::new("wake-ups", Bad, error.message),
     }
@@ -73,22 +106,14 @@ enum Heard {
     /// whether the waiter heard the last of the messages.
     At(WakeAddress, Duration, Reach),
     Off,
-    /// The server gives no new locks yet.
-    Recovering(Report),
 }
 
-fn wake(url: &str, client: &Client, name: &str) -> Result<Heard, CliError> {
-    let guard = client.guarantees().guard.map(Guard::longest_lease);
-    let lease = guard.unwrap_or(LEASE).min(LEASE);
-    // A server that recovers gives nothing to try with.
-    match client.mutex(name, lease)?.lock_or_report(&Wait::NEVER)? {
-        Err(report) if report == Answer::Recovering => return Ok(Heard::Recovering(report)),
-        Ok(mut lock) => _ = lock.unlock()?,
-        Err(_) => {}
-    }
+fn wake(url: &str, name: &str, lease: Duration, patience: Duration) -> Result<Heard, CliError> {
     // Each client stands in the queue as another process would.
     let client = Client::connect(url)?;
     let waiter = client.mutex(name, lease)?;
+    let late =
+        |what: &str| CliError::new(Status::BUSY, format!("{what} within {}", brief(patience)));
     let mut times = Vec::new();
     let mut address = None;
     for _ in 0..WAKE_UPS {
@@ -97,30 +122,32 @@ fn wake(url: &str, client: &Client, name: &str) -> Result<Heard, CliError> {
         let holder = Client::connect(url)?.mutex(name, lease)?;
         let mut lock = holder.lock()?;
         let over = AtomicBool::new(false);
-        let (heard_at, took) = thread::scope(|scope| {
+        let (queued, took) = thread::scope(|scope| {
             let waiting = scope.spawn(|| {
-                let waited = waiter.lock_for(PATIENCE);
+                let waited = waiter.lock_for(patience);
                 over.store(true, Ordering::Relaxed);
                 waited.map(|lock| lock.map(|_lock| Instant::now()))
             });
-            let heard_at = address_of(&holder, &over);
+            let queued = in_queue(&holder, &over);
             // It fell asleep a moment after it had joined.
             thread::sleep(Duration::from_millis(5));
             let released = Instant::now();
             let unlocked = lock.unlock();
             let entered = waiting.join().unwrap_or(Ok(None));
             (
-                heard_at,
+                queued,
                 unlocked.and_then(|_| {
                     Ok(entered?.map(|entered| entered.saturating_duration_since(released)))
                 }),
             )
         });
-        let took = took?.ok_or_else(|| {
-            CliError::new(Status::BUSY, "the lock that is passed on as a test was not given back")
-        })?;
-        times.push(took);
-        match heard_at? {
+        let took = took?;
+        let queued = queued?
+            .ok_or_else(|| late("were not tried, since no waiter came into the queue of a lock"))?;
+        times.push(took.ok_or_else(|| {
+            late("were not heard, and the waiter did not find the lock that was released")
+        })?);
+        match queued.address {
             Some(at) => address = Some(at),
             None => return Ok(Heard::Off),
         }
@@ -130,11 +157,11 @@ fn wake(url: &str, client: &Client, name: &str) -> Result<Heard, CliError> {
         .map_or(Heard::Off, |address| Heard::At(address, quantile(&times, 0.5), client.reach())))
 }
 
-/// The address at which the waiter can be woken.
-fn address_of(mutex: &Mutex, over: &AtomicBool) -> memlock_core::Result<Option<WakeAddress>> {
+/// The waiter in the queue, which shows where it can be woken; `None` if its wait is over first.
+fn in_queue(mutex: &Mutex, over: &AtomicBool) -> memlock_core::Result<Option<Waiter>> {
     loop {
-        if let Some(waiter) = mutex.waiters()?.first() {
-            return Ok(waiter.address);
+        if let Some(&waiter) = mutex.waiters()?.first() {
+            return Ok(Some(waiter));
         }
         if over.load(Ordering::Relaxed) {
             return Ok(None);

@@ -234,6 +234,21 @@ impl Mutex {
         })
     }
 
+    /// Checks that waiters can queue, by an entry that is removed again. Waiters themselves poll where
+    /// the server does not store their queue, and do not report why. For tools: the mutex should be
+    /// one that no other program uses.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`]: why the queue
+    /// was not stored.
+    #[cfg(feature = "admin")]
+    pub fn check_queue(&self) -> Result<()> {
+        call(|| {
+            waiters::check_queue(&self.target)
+                .map_err(|error| self.said("Storing the queue of waiters for", error))
+        })
+    }
+
     fn inspect(&self) -> Result<Option<(Owner, Version)>> {
         let replies = self.target.read(&[Op::Get { key: &self.target.key, fence: true }]);
         let mut replies = replies.map_err(|error| self.said("Looking at", error))?.into_iter();
