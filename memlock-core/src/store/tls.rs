@@ -1,6 +1,7 @@
 //! TLS to a server: the certificates that are trusted, and the client's own.
 
 use std::fmt;
+use std::fs::File;
 use std::io::{Error as IoError, ErrorKind as IoKind, Read, Write};
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
@@ -100,17 +101,20 @@ impl Tls {
                 builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier))
             }
         };
-        let [_, named_certificate, named_key] = files.parameters;
         let config = match &files.own {
             None => builder.with_no_client_auth(),
             Some((certificate, key)) => {
-                let certificates = certificates(named_certificate, certificate)?;
-                let key = PrivateKeyDer::from_pem_file(key)
-                    .map_err(|error| unusable(named_key, key, &error))?;
+                let [_, of_certificate, of_key] = files.parameters;
+                let certificate = Pem { parameter: of_certificate, path: certificate };
+                let certificates = certificate.certificates(OWN)?;
+                let key = Pem { parameter: of_key, path: key }.key()?;
                 builder.with_client_auth_cert(certificates, key).map_err(|error| {
+                    let why = match error {
+                        TlsError::InconsistentKeys(_) => "do not belong together",
+                        _ => "cannot be used",
+                    };
                     Error::config(format!(
-                        "{named_certificate} and {named_key} of the URL do not belong together: \
-                         {error}."
+                        "{of_certificate} and {of_key} of the URL {why}: {error}."
                     ))
                 })?
             }
@@ -261,39 +265,115 @@ fn authority(files: &Files, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPki
 fn roots(files: &Files) -> Result<RootCertStore> {
     let parameter = files.parameters[0];
     let mut roots = RootCertStore::empty();
-    let certificates = match &files.ca {
-        Some(path) => certificates(parameter, path)?,
-        None => rustls_native_certs::load_native_certs().certs,
+    let Some(path) = &files.ca else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        if roots.is_empty() {
+            return Err(Error::config(format!(
+                "This host has no certificate authorities by which the server could be verified: name a \
+                 file of them with the parameter {parameter}, or install ca-certificates."
+            )));
+        }
+        return Ok(roots);
     };
-    roots.add_parsable_certificates(certificates);
-    if roots.is_empty() {
-        return Err(Error::config(format!(
-            "No certificate authority is known by which the server could be verified: name a file \
-             with the parameter {parameter}, or install ca-certificates."
-        )));
+    let file = Pem { parameter, path };
+    roots.add_parsable_certificates(file.certificates(AUTHORITIES)?);
+    match roots.is_empty() {
+        true => Err(file.unusable("none of its certificates can be read", AUTHORITIES)),
+        false => Ok(roots),
     }
-    Ok(roots)
 }
 
-fn certificates(parameter: &str, path: &str) -> Result<Vec<CertificateDer<'static>>> {
-    CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|error| unusable(parameter, path, &error))
+/// What the files should contain.
+const AUTHORITIES: &str = "the certificates of authorities, or the server's self-signed one \
+                           (-----BEGIN CERTIFICATE-----)";
+const OWN: &str = "the client's certificate, and those between it and its authority's \
+                   (-----BEGIN CERTIFICATE-----)";
+const KEY: &str = "the key of the client's certificate (-----BEGIN PRIVATE KEY-----)";
+
+/// The longest file that is read. That of a host's authorities has a quarter of a megabyte.
+const LONGEST: u64 = 16 * 1024 * 1024;
+
+/// A file that the URL names.
+struct Pem<'a> {
+    parameter: &'static str,
+    path: &'a str,
 }
 
-fn unusable(parameter: &str, path: &str, error: &PemError) -> Error {
-    // The errors of these contain a part of the file: of a key.
-    let why = match error {
-        PemError::MissingSectionEnd { .. } => {
-            "a section has no line that ends it; each of its lines needs a line break".to_owned()
+impl Pem<'_> {
+    fn certificates(&self, content: &str) -> Result<Vec<CertificateDer<'static>>> {
+        let bytes = self.read(content)?;
+        let found: std::result::Result<Vec<_>, PemError> =
+            CertificateDer::pem_slice_iter(&bytes).collect();
+        match found {
+            Ok(found) if found.is_empty() => Err(self.without_item(&bytes, content)),
+            Ok(found) => Ok(found),
+            Err(error) => Err(self.malformed(&error, content)),
         }
-        PemError::IllegalSectionStart { .. } => {
-            "the line that begins a section is damaged, or has no line break".to_owned()
+    }
+
+    fn key(&self) -> Result<PrivateKeyDer<'static>> {
+        let bytes = self.read(KEY)?;
+        PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
+            PemError::NoItemsFound => self.without_item(&bytes, KEY),
+            error => self.malformed(&error, KEY),
+        })
+    }
+
+    fn read(&self, content: &str) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        File::open(self.path)
+            .and_then(|file| file.take(LONGEST + 1).read_to_end(&mut bytes))
+            .map_err(|error| self.unusable(&format!("it cannot be read ({error})"), content))?;
+        match bytes.len() as u64 > LONGEST {
+            true => Err(self.unusable("it is too long", content)),
+            false => Ok(bytes),
         }
-        error => error.to_string(),
-    };
-    let file = shown_path(path);
-    Error::config(format!("The file{file} of the parameter {parameter} is not usable: {why}."))
+    }
+
+    /// The error of a file that has nothing of what it should contain.
+    fn without_item(&self, bytes: &[u8], content: &str) -> Error {
+        let has = |mark: &str| bytes.windows(mark.len()).any(|part| part == mark.as_bytes());
+        let why = match content {
+            _ if bytes.trim_ascii().is_empty() => "it is empty",
+            // The first byte of a sequence.
+            KEY if bytes.starts_with(b"\x30") => {
+                "it may be in DER format, from which `openssl pkey -inform DER` converts it"
+            }
+            _ if bytes.starts_with(b"\x30") => {
+                "it may be in DER format, from which `openssl x509 -inform DER` converts it"
+            }
+            KEY if has("ENCRYPTED PRIVATE KEY") => {
+                "its key has a passphrase, which `openssl pkey` removes"
+            }
+            KEY if has("BEGIN CERTIFICATE") => "it has a certificate and no key",
+            KEY => "it has no key in PEM format",
+            _ if has("PRIVATE KEY") => "it has a key and no certificate",
+            _ => "it has no certificate in PEM format",
+        };
+        self.unusable(why, content)
+    }
+
+    fn malformed(&self, error: &PemError, content: &str) -> Error {
+        // The errors of these contain a part of the file: of a key.
+        match error {
+            PemError::MissingSectionEnd { .. } => self.unusable(
+                "a section has no line that ends it; each of its lines needs a line break",
+                content,
+            ),
+            PemError::IllegalSectionStart { .. } => self.unusable(
+                "the line that begins a section is damaged, or has no line break",
+                content,
+            ),
+            error => self.unusable(&error.to_string(), content),
+        }
+    }
+
+    fn unusable(&self, why: &str, content: &str) -> Error {
+        let (file, parameter) = (shown_path(self.path), self.parameter);
+        Error::config(format!(
+            "The file{file} of the parameter {parameter} is not usable: {why}. It should contain {content}."
+        ))
+    }
 }
 
 /// The socket below TLS.
@@ -368,5 +448,101 @@ impl Write for Encrypted {
 
     fn flush(&mut self) -> std::io::Result<()> {
         self.0.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A file that is removed at the end.
+    struct Made(std::path::PathBuf);
+
+    impl Made {
+        fn new(name: &str, content: impl AsRef<[u8]>) -> Made {
+            let name = format!("memlock-tls-{}-{name}", std::process::id());
+            let path = std::env::temp_dir().join(name);
+            std::fs::write(&path, content).unwrap();
+            Made(path)
+        }
+
+        fn path(&self) -> &str {
+            self.0.to_str().unwrap()
+        }
+    }
+
+    impl Drop for Made {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    fn refused(parameters: &[(&str, &str)]) -> String {
+        let text: Vec<String> =
+            parameters.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        let mut url = Url::parse(&format!("rediss://h?{}", text.join("&"))).unwrap();
+        let files = Files::take(&mut url, ["tls_ca", "tls_cert", "tls_key"]).unwrap();
+        let error = Tls::new(Trust::Name, &files).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Config, "{error}");
+        error.to_string()
+    }
+
+    #[test]
+    fn a_file_without_what_it_should_contain_is_named_and_told_what_that_is() {
+        const SECTION: &str = "-----BEGIN NAME-----\nMAA=\n-----END NAME-----\n";
+        let certificate = Made::new("certificate", SECTION.replace("NAME", "CERTIFICATE"));
+        let key = Made::new("key", SECTION.replace("NAME", "PRIVATE KEY"));
+        let encrypted = Made::new("encrypted", SECTION.replace("NAME", "ENCRYPTED PRIVATE KEY"));
+        let [empty, der, words] =
+            [("empty", &b"\n"[..]), ("der", b"\x30\x82"), ("words", b"words")]
+                .map(|(name, content)| Made::new(name, content));
+        let directory = std::env::temp_dir();
+        let long = Made::new("long", "");
+        File::options().write(true).open(&long.0).unwrap().set_len(LONGEST + 1).unwrap();
+        for (file, of_certificates, of_key) in [
+            (empty.path(), "it is empty", "it is empty"),
+            (der.path(), "openssl x509 -inform DER", "openssl pkey -inform DER"),
+            (words.path(), "no certificate in PEM", "no key in PEM"),
+            (key.path(), "has a key and no certificate", "cannot be used"),
+            (encrypted.path(), "has a key and no certificate", "passphrase"),
+            (
+                certificate.path(),
+                "none of its certificates can be read",
+                "a certificate and no key",
+            ),
+            (directory.to_str().unwrap(), "cannot be read (Is a directory", "Is a directory"),
+            (long.path(), "it is too long", "it is too long"),
+            ("/dev/zero", "it is too long", "it is too long"),
+            ("/nowhere/x.pem", "No such file", "No such file"),
+        ] {
+            let ca = refused(&[("tls_ca", file)]);
+            let says = [
+                file,
+                "the parameter tls_ca ",
+                of_certificates,
+                "It should contain",
+                "authorities",
+            ];
+            assert!(says.iter().all(|words| ca.contains(words)), "{ca}");
+            let own = |own: &str, key: &str| {
+                let files = Files {
+                    parameters: ["tls_ca", "tls_cert", "tls_key"],
+                    ca: None,
+                    own: Some((own.to_owned(), key.to_owned())),
+                };
+                Tls::new(Trust::Anybody, &files).unwrap_err().to_string()
+            };
+            let said = own(certificate.path(), file);
+            assert!(said.contains(of_key), "{said}");
+            let names =
+                file == key.path() || said.contains(file) && said.contains("BEGIN PRIVATE KEY");
+            assert!(names, "{said}");
+            if file != certificate.path() {
+                let said = own(file, key.path());
+                let says =
+                    [file, "the parameter tls_cert ", of_certificates, "the client's certificate"];
+                assert!(says.iter().all(|words| said.contains(words)), "{said}");
+            }
+        }
     }
 }

@@ -280,12 +280,41 @@ impl Url {
             true => format!("The URL's parameter {unknown:?}"),
             false => format!("A parameter of the URL {:?}", self.shown),
         };
+        if let Some(how) = elsewhere(&self.scheme, unknown) {
+            return Err(Error::config(format!("{subject} is not used by this URL: {how}.")));
+        }
         Err(Error::config(format!(
             "{subject} is not known. Those of {}:// are {}.",
             self.scheme,
             self.known.join(", ")
         )))
     }
+}
+
+/// What to write for a parameter that this store has in other URLs, or has by another name.
+fn elsewhere(scheme: &str, parameter: &str) -> Option<&'static str> {
+    Some(match (scheme, parameter) {
+        ("mysql" | "mariadb", "tls_ca" | "tls_cert" | "tls_key") => {
+            "connections are encrypted, and the server is verified, with tls=verify only"
+        }
+        ("mysql" | "mariadb", "sslmode" | "ssl" | "ssl-mode" | "ssl_mode" | "useSSL") => {
+            "write tls=verify to encrypt connections"
+        }
+        ("redis", "tls" | "tls_ca" | "tls_cert" | "tls_key") => {
+            "connections are encrypted with rediss:// in place of redis://"
+        }
+        ("rediss", "tls") => {
+            "connections of rediss:// are always encrypted, and the server is verified"
+        }
+        ("redis+unix", "tls" | "tls_ca" | "tls_cert" | "tls_key") => {
+            "connections to a Unix socket are not encrypted"
+        }
+        ("redis" | "rediss", "db") => "write the database behind the host, as in redis://host/2",
+        ("postgresql" | "postgres", "tls" | "tls_ca" | "tls_cert" | "tls_key") => {
+            "TLS has PostgreSQL's own parameters, sslmode, sslrootcert, sslcert and sslkey"
+        }
+        _ => return None,
+    })
 }
 
 /// The parts of a location with users. A part that is empty is `None`.
@@ -444,6 +473,32 @@ mod tests {
         url.take("prefix");
         let message = url.finish().unwrap_err().to_string();
         assert!(message.contains("prefiks") && message.contains("prefix"), "{message}");
+    }
+
+    #[test]
+    fn a_parameter_that_is_known_in_another_url_says_in_which() {
+        let urls: &[(&str, &str)] = &[
+            #[cfg(feature = "mysql")]
+            ("mysql://u@h/d?tls_ca=/x", "\"tls_ca\" is not used by this URL: connections are"),
+            #[cfg(feature = "mysql")]
+            ("mariadb://u@h/d?tls_key=/x&tls_cert=/x", "with tls=verify only."),
+            #[cfg(feature = "mysql")]
+            ("mysql://u@h/d?sslmode=require", "write tls=verify"),
+            #[cfg(feature = "redis")]
+            ("redis://h?tls_ca=/x", "with rediss://"),
+            #[cfg(feature = "redis")]
+            ("redis://h?db=2", "redis://host/2"),
+            #[cfg(feature = "redis")]
+            ("redis+unix:///s?tls_cert=/x", "Unix socket"),
+            #[cfg(feature = "postgresql")]
+            ("postgresql://u@h?tls_ca=/x", "sslrootcert"),
+        ];
+        for (text, says) in urls {
+            let error = crate::Client::connect(text).unwrap_err();
+            assert_eq!(error.kind(), crate::ErrorKind::Config);
+            let said = error.to_string();
+            assert!(said.contains(says) && !said.contains("known"), "{said}");
+        }
     }
 
     #[test]

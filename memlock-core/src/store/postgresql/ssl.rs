@@ -38,6 +38,12 @@ impl Ssl {
         let mode = url.take("sslmode");
         let mut files = Files::take(url, ["sslrootcert", "sslcert", "sslkey"])?;
         let has_ca = files.ca.is_some();
+        // It would be used by none of the connections that it is meant to secure.
+        if let (None, Some(path)) = (&mode, &files.ca) {
+            let why = "needs sslmode, without which the server is not verified: add sslmode=verify-full, or \
+                       verify-ca for any host name.";
+            return Err(url.bad_parameter("sslrootcert", path, why));
+        }
         // The host's authorities.
         files.ca = files.ca.filter(|path| path != "system");
         let trust = match mode.as_deref() {
@@ -148,6 +154,11 @@ mod tests {
             ] {
                 let error = take(&format!("sslmode=require&{bad}")).err().unwrap().to_string();
                 assert!(error.contains(parameter), "{error}");
+            }
+            for ca in ["sslrootcert=/nothing", "sslrootcert=system"] {
+                let error = take(ca).err().unwrap().to_string();
+                assert!(error.contains("add sslmode=verify-full"), "{error}");
+                assert!(take(&format!("{ca}&sslmode=prefer")).is_ok());
             }
         }
     }
