@@ -57,7 +57,7 @@ impl Settings {
         let user = account.user.or(given_user);
         let password = account.password.or(given_password);
         let database = account.path.or(given_database);
-        let port = match given_port {
+        let port = match given_port.filter(|text| !text.is_empty()) {
             None => DEFAULT_PORT,
             Some(text) => url::port(&text).ok_or_else(|| {
                 url.bad_parameter("port", &text, "is not a port from 1 to 65535.")
@@ -113,9 +113,14 @@ pub(super) fn schema(url: &mut Url) -> Result<Schema> {
 }
 
 /// Parses a server. The directory of its socket may be named in place of a host: in the parameter `host`
-/// with `/`, and in front of a database with `%2F`, where a port may be behind it.
+/// with `/`, and in front of a database with `%2F`, where a port may be behind it. An empty port is the
+/// default one.
 fn place(url: &Url, text: &str, default_port: u16) -> Result<Place> {
     let bad = |why| remote::bad_server(url, text, why);
+    let text = match text.strip_suffix(':') {
+        Some(host) if !text.starts_with('/') => host,
+        _ => text,
+    };
     let is_encoded = text.get(..3).is_some_and(|start| start.eq_ignore_ascii_case("%2f"));
     let (path, port) = match text.split_once(':') {
         _ if text.starts_with('/') => (Some(text.to_owned()), None),
@@ -166,6 +171,12 @@ mod tests {
             ("postgres://u:pw@H:1/d", "u", "d", tcp("h", 1)),
             ("postgresql://u@[::1]:7/d", "u", "d", tcp("::1", 7)),
             ("postgresql://u@h/d?port=9", "u", "d", tcp("h", 9)),
+            ("postgresql://u@h:/d", "u", "d", tcp("h", 5432)),
+            ("postgresql://u@[::1]:/d?port=9", "u", "d", tcp("::1", 9)),
+            ("postgresql://u@h/d?port=", "u", "d", tcp("h", 5432)),
+            ("postgresql://u@%2Frun%2Fpg:/d", "u", "d", unix("/run/pg/.s.PGSQL.5432")),
+            ("postgresql://u@/d?host=/run:", "u", "d", unix("/run:/.s.PGSQL.5432")),
+            ("postgresql://u@h/var/run/d", "u", "var/run/d", tcp("h", 5432)),
             ("postgresql:///d?host=/run/pg&user=u", "u", "d", unix("/run/pg/.s.PGSQL.5432")),
             ("postgresql://u@%2Frun%2Fpg/d?port=7", "u", "d", unix("/run/pg/.s.PGSQL.7")),
             ("postgresql://u@%2frun%2Fpg:26102/d?port=7", "u", "d", unix("/run/pg/.s.PGSQL.26102")),
@@ -179,11 +190,24 @@ mod tests {
         }
         let defaults = read("postgresql://u@:7/d?port=8").unwrap().1;
         assert_eq!(defaults, [Place::Unix(default_directory().join(".s.PGSQL.7"))]);
-        assert_eq!(read("postgresql://u@a,b:1/d").unwrap().1, [tcp("a", 5432), tcp("b", 1)]);
+        // No path of a socket.
+        for text in ["postgresql://u@/run/pg/d", "postgresql://u@:/run/pg/d"] {
+            let (settings, places) = read(text).unwrap();
+            assert_eq!(settings.database, "run/pg/d");
+            assert_eq!(places, [Place::Unix(default_directory().join(".s.PGSQL.5432"))]);
+        }
+        for list in ["a,b:1", "a:,b:1"] {
+            let places = read(&format!("postgresql://u@{list}/d")).unwrap().1;
+            assert_eq!(places, [tcp("a", 5432), tcp("b", 1)]);
+        }
         for bad in [
             "postgresql:x",
             "postgresql://u@h:0",
             "postgresql://u@h:x/d",
+            "postgresql://u@h::/d",
+            "postgresql://u@::/d",
+            "postgresql://u@2001:db8::/d",
+            "postgresql://u@%2Frun::/d",
             "postgresql://u@h?port=0",
             "postgresql://u@h?host=i",
             "postgresql://%4@h",
