@@ -1,7 +1,7 @@
 //! Passwords and the rights of users. No password appears in an error, a log record or `Debug`.
 
 use log::LevelFilter;
-use memlock_core::ErrorKind;
+use memlock_core::{Client, ErrorKind};
 use memlock_tests::client::connect;
 use memlock_tests::listener::Listener;
 use memlock_tests::process::Server;
@@ -140,19 +140,8 @@ fn a_user_with_the_recommended_rights_can_do_everything() {
     works(&client, "m");
     let url_of_database = url.replace('?', "/3?");
     works(&connect(&url_of_database), "m");
-    let held = client.mutex("held", LEASE).unwrap().try_lock().unwrap().unwrap();
     let () = reply(&mut admin, &["SCRIPT", "FLUSH"]);
-    // A waiter, whose queue is another key.
-    std::thread::scope(|scope| {
-        let client = &client;
-        let waiter = scope.spawn(move || client.mutex("held", LEASE).unwrap().lock().unwrap());
-        while reply::<usize>(&mut admin, &["EXISTS", "{app:lock:held}%wait"]) == 0 {
-            assert!(!waiter.is_finished(), "{:?}", waiter.join());
-            std::thread::sleep(std::time::Duration::from_millis(5));
-        }
-        drop(held);
-        drop(waiter.join().unwrap());
-    });
+    is_handed_over(&client, &mut admin, "{app:lock:held}%wait");
     // A right that is missing is noticed before a lock is granted that cannot be given back.
     for missing in
         ["set", "get", "incr", "incrby", "del", "pttl", "time", "eval", "evalsha", "info"]
@@ -170,6 +159,87 @@ fn a_user_with_the_recommended_rights_can_do_everything() {
     assert!(error.to_string().contains("has no right"), "{error}");
     assert!(!error.to_string().contains(SECRET), "{error}");
     is_quiet_about_it();
+}
+
+/// A right on the keys of queues, which begin with `{`, too: a lock would be granted, and nobody could
+/// wait for it. Permissions to read or to write alone, and selectors, are of Redis 7.
+#[test]
+fn a_user_without_a_right_on_some_keys_is_refused_at_the_first_contact() {
+    for start in [Redis::start, Redis::valkey] {
+        let server = start(&[]);
+        let mut admin = server.connection();
+        let password = format!(">{SECRET}");
+        let url = format!("{}?prefix=app:", login(&server, &format!("bob:{SECRET}")));
+        let has = |admin: &mut redis::Connection, rights: &[&str]| {
+            let words = [&["ACL", "SETUSER", "bob", "reset", "on", &password], rights].concat();
+            let () = reply(admin, &words);
+        };
+        for rights in [
+            &["+@all", "~app:*"][..],
+            &["+@all", "~{app:*"],
+            &["+@all", "~app:*", "%R~{app:*"],
+            &["+@all", "~app:*", "%W~{app:*"],
+            &["+@all", "~{app:*", "%R~app:*"],
+            &["+@all", "~{app:*", "%W~app:*"],
+            &["+@all", "%R~app:*", "%R~{app:*"],
+            &["+@all", "%W~app:*", "%W~{app:*"],
+            &["(+@all ~app:*)"],
+            &["(+@all ~app:*)", "(+@all -set ~{app:*)"],
+            &["+@all", "-evalsha", "~app:*", "~{app:*", "(+evalsha ~app:*)"],
+            &["+@all", "-set", "~app:*", "~{app:*", "(+set ~app:*)"],
+            &["+@all", "-get", "~app:*", "~{app:*", "(+get ~app:*)"],
+            &["+@all", "-pttl", "~app:*", "~{app:*", "(+pttl ~app:*)"],
+            &["+@all", "-pttl", "~app:*", "~{app:*", "(+pttl ~{app:*)"],
+            &["+@all", "-del", "~app:*", "~{app:*", "(+del ~{app:*)"],
+        ] {
+            has(&mut admin, rights);
+            let error = refusal(&url);
+            assert_eq!(error.kind(), ErrorKind::Config, "{rights:?}: {error}");
+            assert!(error.to_string().contains("~PREFIX* ~{PREFIX*"), "{rights:?}: {error}");
+            assert_eq!(reply::<usize>(&mut admin, &["EXISTS", "app:lock:m"]), 0, "{rights:?}");
+        }
+        for rights in [
+            &["+@all", "~app:*", "~{app:*"][..],
+            &["(+@all ~app:* ~{app:*)"],
+            &["+@all", "-del", "~app:*", "~{app:*", "(+del ~app:* ~{app:*)"],
+            &["+@all", "%R~app:*", "%W~app:*", "~{app:*"],
+        ] {
+            has(&mut admin, rights);
+            let client = connect(&url);
+            works(&client, "m");
+            is_handed_over(&client, &mut admin, "{app:lock:held}%wait");
+        }
+    }
+}
+
+/// The queue of a lock with braces in its name, or in the prefix, has no hash tag of its own.
+#[test]
+fn a_prefix_with_braces_needs_no_other_right() {
+    let server = Redis::start(&[]);
+    let mut admin = server.connection();
+    let password = format!(">{SECRET}");
+    let words = ["ACL", "SETUSER", "bob", "on", &password, "+@all", "~{app}.*"];
+    let () = reply(&mut admin, &words);
+    let url = format!("{}?prefix={{app}}.", login(&server, &format!("bob:{SECRET}")));
+    let client = connect(&url);
+    works(&client, "m");
+    is_handed_over(&client, &mut admin, "{app}.lock:held%wait");
+}
+
+/// A lock is handed over to a waiter by its queue.
+#[track_caller]
+fn is_handed_over(client: &Client, admin: &mut redis::Connection, queue: &str) {
+    let mutex = client.mutex("held", LEASE).unwrap();
+    let held = mutex.try_lock().unwrap().unwrap();
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(|| mutex.lock().unwrap());
+        while reply::<usize>(admin, &["EXISTS", queue]) == 0 {
+            assert!(!waiter.is_finished(), "{:?}", waiter.join());
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        drop(held);
+        drop(waiter.join().unwrap());
+    });
 }
 
 /// `rename-command` in the configuration. The error quotes no argument: for AUTH that is the password.

@@ -272,11 +272,7 @@ fn has_changed(reply: &Reply) -> bool {
 fn fence_of(key: &Key, drawn: (Option<Value>, Value)) -> Result<u64> {
     match drawn {
         (Some(Value::ServerError(error)), _) | (_, Value::ServerError(error)) => {
-            if errors::is_no_counter(&error) {
-                return Err(handshake::not_the_counter(key));
-            }
-            let (code, text) = (error.code(), error.details().unwrap_or_default());
-            Err(errors::of_reply(code, text).during(format_args!("drawing a fence")))
+            Err(handshake::no_fence(key, &error).during(format_args!("drawing a fence")))
         }
         (_, Value::Int(number)) => {
             u64::try_from(number).map_err(|_| handshake::not_the_counter(key))

@@ -8,6 +8,9 @@ use crate::store::remote::is_silence;
 /// The reply to a call of a script that the server does not know.
 pub(super) const FORGOTTEN: &str = "NOSCRIPT";
 
+/// Where a script lacks a right: the words of Redis 6.2, and those of later ones and Valkey.
+const OF_RIGHTS: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
+
 /// Whether the server refuses all writes, and replies to reads.
 pub(super) fn is_of_writes(code: &str) -> bool {
     ["OOM", "MISCONF", "NOREPLICAS"].contains(&code)
@@ -44,7 +47,7 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
             "The server does not know {command}, which locks need: it is renamed or disabled there \
              (rename-command). memlock needs the commands in its documentation, under their own names."
         ))
-    } else if known("NOPERM") || text.contains("can't run this command") {
+    } else if known("NOPERM") || OF_RIGHTS.iter().any(|part| text.contains(part)) {
         Error::config(format!(
             "The user has no right to what locks need ({text}): grant ~PREFIX* ~{{PREFIX* +@string \
              +@scripting +del +pttl +time +info +select, and for the command memlock also +ping +scan."
@@ -152,6 +155,19 @@ mod tests {
             (
                 "ERR",
                 "The user executing the script can't run this command or subcommand script: x",
+                ErrorKind::Config,
+                "has no right",
+            ),
+            (
+                "ERR",
+                "The user executing the script can't access at least one of the keys mentioned in the command \
+                arguments script: x",
+                ErrorKind::Config,
+                "has no right",
+            ),
+            (
+                "ERR",
+                "ACL failure in script: No permissions to access a key script: on @user_script:26.",
                 ErrorKind::Config,
                 "has no right",
             ),

@@ -11,14 +11,27 @@
 -- then not rise above it when it is promoted.
 --
 -- All commands that `script.lua` and the drawing of a fence need are called here, so that a user who lacks
--- the right to one of them is refused before a lock is granted that cannot be given back. The increment
--- fails if something else is stored there. KEYS[3] is never stored.
+-- the right to one of them is refused before a lock is granted that cannot be given back. A right is one to
+-- a command on some keys: KEYS[3] and KEYS[4] have the two forms of keys, that of items and that of queues.
+-- Nothing is ever stored there. The increment fails if something else is stored at KEYS[1].
+for place = 3, 4 do
+  local key = KEYS[place]
+  local found = redis.pcall('GET', key)
+  if type(found) == 'table' and not string.find(found.err, 'WRONGTYPE', 1, true) then
+    return found
+  end
+  if found then
+    return redis.error_reply('FOREIGN ' .. key)
+  end
+  redis.call('SET', key, '', 'XX')
+  redis.call('PTTL', key)
+  redis.call('DEL', key)
+end
+
 local time = redis.call('TIME')
 local clock = time[1] * 1000000 + time[2]
 redis.call('INCRBY', KEYS[1], 0)
 redis.call('INCR', KEYS[1])
-redis.call('PTTL', KEYS[3])
-redis.call('DEL', KEYS[3])
 local counter = tonumber(redis.call('GET', KEYS[1]))
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w*)') or ''
 local source = string.match(redis.call('INFO', 'replication'), 'master_replid2:(%w*)') or ''

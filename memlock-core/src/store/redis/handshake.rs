@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use redis::{Cmd, Parser, Value, cmd};
+use redis::{Cmd, Parser, ServerError, Value, cmd};
 
 use super::retention::Retention;
 use super::settings::Settings;
@@ -22,6 +22,9 @@ const TLS_ALERT: u8 = 0x15;
 
 /// The script that raises the counter of fences.
 const RAISE: &str = include_str!("fence.lua");
+
+/// Its reply if another program stores something where memlock does not: the key follows.
+const FOREIGN: &str = "FOREIGN";
 
 /// One life of a server: its `run_id`, hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,7 +89,8 @@ pub(super) fn introduce(
     config.arg(settings.config.as_str());
     let of_memory = memory();
     let raise = raise(&settings.fence, 0);
-    requests.extend([server, cmd("TIME"), load(), unknown_script(), raise, config, of_memory]);
+    let call = unknown_script(&settings.fence);
+    requests.extend([server, cmd("TIME"), load(), call, raise, config, of_memory]);
     for request in &requests {
         request.write_packed_command(&mut socket.output);
     }
@@ -114,10 +118,8 @@ pub(super) fn introduce(
     let floor = match next()? {
         // Locks can be examined and released nevertheless.
         Value::ServerError(error) if errors::is_of_writes(error.code()) => None,
-        Value::ServerError(error) if errors::is_no_counter(&error) => {
-            return Err(not_the_counter(&settings.fence));
-        }
-        answer => Some(number(accepted(answer)?).ok_or_else(nonsense)?),
+        Value::ServerError(error) => return Err(no_fence(&settings.fence, &error)),
+        answer => Some(number(answer).ok_or_else(nonsense)?),
     };
     let config = match next()? {
         Value::BulkString(bytes) => Some(request::value_of(&bytes).to_vec()),
@@ -173,6 +175,21 @@ fn accepted(answer: Value) -> Result<Value> {
     }
 }
 
+/// The error of a fence that the server does not give.
+pub(super) fn no_fence(fence: &Key, error: &ServerError) -> Error {
+    let (code, text) = (error.code(), error.details().unwrap_or_default());
+    if errors::is_no_counter(error) {
+        not_the_counter(fence)
+    } else if code == FOREIGN && keys(fence).iter().any(|key| key == text) {
+        Error::protocol(format!(
+            "The item {text} is not memlock's: another program stores something there. Delete it, or choose \
+             another prefix."
+        ))
+    } else {
+        errors::of_reply(code, text)
+    }
+}
+
 /// The error of an item that is in the way of the counter of fences.
 pub(super) fn not_the_counter(fence: &Key) -> Error {
     Error::protocol(format!(
@@ -206,23 +223,26 @@ pub(super) fn load() -> Cmd {
 }
 
 /// Calls a script that no server knows, as scripts are called later: whether the user may do that.
-fn unknown_script() -> Cmd {
+fn unknown_script(fence: &Key) -> Cmd {
     let mut call = cmd("EVALSHA");
-    call.arg("0".repeat(40)).arg(0);
+    let [_, _, item, queue] = keys(fence);
+    call.arg("0".repeat(40)).arg(2).arg(item).arg(queue);
     call
+}
+
+/// The keys that `fence.lua` uses: the counter of fences, its note, and one of each form that items
+/// have, at which nothing is stored.
+fn keys(fence: &Key) -> [String; 4] {
+    let queue = request::wire_key(fence.waiters().as_str()).into_owned();
+    [fence.to_string(), format!("{fence}%life"), format!("{fence}%rights"), queue]
 }
 
 /// Raises the counter of fences above `floor`, and above all numbers of earlier lives of the server; and
 /// fails if the user lacks a right that locks need.
 pub(super) fn raise(fence: &Key, floor: u64) -> Cmd {
+    let keys = keys(fence);
     let mut raise = cmd("EVAL");
-    raise
-        .arg(RAISE)
-        .arg(3)
-        .arg(fence.as_str())
-        .arg([fence.as_str(), "%life"].concat())
-        .arg([fence.as_str(), "%rights"].concat())
-        .arg(floor);
+    raise.arg(RAISE).arg(keys.len()).arg(&keys).arg(floor);
     raise
 }
 
