@@ -48,6 +48,53 @@ fn a_server_that_takes_no_writes_refuses_and_comes_back() {
     }
 }
 
+/// Its primary would grant the same locks, and it forgets its own when it resyncs.
+#[test]
+fn a_replica_that_accepts_writes_is_refused() {
+    for start in [Redis::start, Redis::valkey] {
+        let (primary, replica) = (start(&[]), start(&["--replica-read-only", "no"]));
+        let port = primary.process().port().to_string();
+        for port in [port.as_str(), "1"] {
+            let () = replica.reply(&["REPLICAOF", "127.0.0.1", port]);
+            refused(&replica.url(), ErrorKind::Unreachable, "name the primary");
+            refused(&replica.url(), ErrorKind::Unreachable, "replica-read-only no");
+            let client = connect(&replica.url());
+            for error in [
+                client.semaphore("s", 2, LEASE).unwrap().set_up(LEASE).unwrap_err(),
+                client.counter("c").unwrap().set_up(2).unwrap_err(),
+                client.distinct_list("l").unwrap().set_up(LEASE).unwrap_err(),
+            ] {
+                assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
+            }
+            assert_eq!(replica.reply::<usize>(&["DBSIZE"]), 0, "nothing is stored there");
+        }
+        let () = replica.reply(&["REPLICAOF", "NO", "ONE"]);
+        works(&connect(&replica.url()), "m");
+        works(&connect(&primary.url()), "m");
+    }
+}
+
+/// `REPLICAOF` closes no connection.
+#[test]
+fn a_primary_that_becomes_a_replica_that_accepts_writes_grants_no_mutex_a_second_later() {
+    let server = Redis::start(&["--replica-read-only", "no"]);
+    let clock = Frozen::clock();
+    let client = clock.client(&url::patient(&server.url()));
+    let mutex = |name| client.mutex(name, LEASE).unwrap();
+    let mut held = mutex("m").try_lock().unwrap().unwrap();
+    let () = server.reply(&["REPLICAOF", "127.0.0.1", "1"]);
+    clock.advance(Duration::from_secs(1));
+    for _ in 0..2 {
+        let granted = mutex("n").try_lock();
+        assert_safe!(granted.is_err(), "{granted:?}");
+        let error = granted.unwrap_err();
+        assert!(error.to_string().contains("name the primary"), "{error}");
+    }
+    let () = server.reply(&["REPLICAOF", "NO", "ONE"]);
+    assert_eq!(held.unlock().unwrap(), Release::Released);
+    works(&client, "w");
+}
+
 #[test]
 fn a_cluster_is_refused() {
     for start in [Redis::start, Redis::valkey] {

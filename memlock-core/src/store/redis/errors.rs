@@ -8,6 +8,9 @@ use crate::store::remote::is_silence;
 /// The reply to a call of a script that the server does not know.
 pub(super) const FORGOTTEN: &str = "NOSCRIPT";
 
+/// The reply of `fence.lua` on a replica that accepts writes.
+const WRITABLE_REPLICA: &str = "ISREPLICA";
+
 /// Where a script lacks a right: the words of Redis 6.2, and those of later ones and Valkey.
 const OF_RIGHTS: [&str; 2] = ["The user executing the script can't", "ACL failure in script"];
 
@@ -56,6 +59,11 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
         Error::config("The server has no database with this number.")
     } else if known("READONLY") {
         unreachable("The server is a read-only replica: name the primary in the URL.")
+    } else if known(WRITABLE_REPLICA) {
+        unreachable(
+            "The server is a replica that accepts writes (replica-read-only no), and loses them when it resyncs: \
+             name the primary in the URL.",
+        )
     } else if known("MASTERDOWN") {
         unreachable("The server is a replica that has lost its primary: name the primary.")
     } else if known("NOREPLICAS") {

@@ -10,10 +10,21 @@
 -- follows the clock no closer: a replica that lacks the last raise, and whose clock is behind, could
 -- then not rise above it when it is promoted.
 --
+-- A replica that accepts writes is refused: it forgets them when it resyncs, and its primary grants what it
+-- grants. One that is read-only refuses the first write by itself.
+--
 -- All commands that `script.lua` and the drawing of a fence need are called here, so that a user who lacks
 -- the right to one of them is refused before a lock is granted that cannot be given back. A right is one to
 -- a command on some keys: KEYS[3] and KEYS[4] have the two forms of keys, that of items and that of queues.
 -- Nothing is ever stored there. The increment fails if something else is stored at KEYS[1].
+local replication = redis.call('INFO', 'replication')
+local function is(field)
+  return string.find(replication, '\n' .. field, 1, true)
+end
+if is('role:slave') and not is('slave_read_only:1') then
+  return redis.error_reply('ISREPLICA and takes writes')
+end
+
 for place = 3, 4 do
   local key = KEYS[place]
   local found = redis.pcall('GET', key)
@@ -34,7 +45,7 @@ redis.call('INCRBY', KEYS[1], 0)
 redis.call('INCR', KEYS[1])
 local counter = tonumber(redis.call('GET', KEYS[1]))
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w*)') or ''
-local source = string.match(redis.call('INFO', 'replication'), 'master_replid2:(%w*)') or ''
+local source = string.match(replication, 'master_replid2:(%w*)') or ''
 local life = run .. '/' .. source
 local known, first = string.match(redis.call('GET', KEYS[2]) or '', '^(%S+) (%d+)$')
 

@@ -46,7 +46,7 @@ fn role(info: &HashMap<String, String>) -> Finding {
     if text(info, "role") == "master" {
         return Finding::new("role", Good, "is a primary");
     }
-    Finding::new("role", Bad, "is a replica, which takes no writes")
+    Finding::new("role", Bad, "is a replica, on which nothing is granted")
         .mend("name its primary")
         .fatal()
 }
