@@ -3,8 +3,10 @@
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{ErrorKind, Release};
+use log::LevelFilter;
+use memlock_core::{ErrorKind, Release, Wait, Waited};
 use memlock_tests::launch::until;
+use memlock_tests::listener::Listener;
 use memlock_tests::{assert_safe, assert_safe_eq};
 
 use crate::stores::redis::{Redis, reply};
@@ -70,7 +72,70 @@ fn a_release_beside_another_programs_item_in_place_of_the_queue_may_have_succeed
     let error = counter.release().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unknown, "{error}");
     assert!(error.to_string().contains("not a string"), "{error}");
+    assert!(error.to_string().contains("item {c}%wait is"), "{error}");
     assert_eq!(counter.available().unwrap(), Some(1));
+}
+
+/// Waiters poll instead, and the log says why. `late`: when they are in the queue already.
+#[test]
+fn what_another_program_stores_in_place_of_a_queue_is_left_alone() {
+    const QUEUES: [&str; 3] = ["{c}%wait", "{semaphore:s}%wait", "{lock:m}%wait"];
+    let listener = Listener::at(LevelFilter::Trace);
+    let server = Redis::start(&[]);
+    let (client, mut admin) = (client(&server), server.connection());
+    let counter = client.counter("c").unwrap();
+    assert!(counter.set_up(1).unwrap());
+    let semaphore = client.semaphore("s", 1, LEASE).unwrap();
+    let _ = semaphore.set_up(LEASE).unwrap();
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let patience = || Wait::at_most(PATIENCE);
+    for (theirs, late) in
+        [("theirs", false), ("two\nlines\n", false), ("", false), ("theirs", true), ("17", true)]
+    {
+        let mut store = || {
+            for queue in QUEUES {
+                let () = reply(&mut admin, &["SET", queue, theirs]);
+            }
+        };
+        let mut lock = mutex.try_lock().unwrap().unwrap();
+        let mut permit = semaphore.try_acquire().unwrap().unwrap();
+        assert!(counter.try_acquire().unwrap());
+        let before = listener.heard().len();
+        if !late {
+            store();
+        }
+        thread::scope(|scope| {
+            let waiters = [
+                scope.spawn(|| mutex.lock_for(PATIENCE).unwrap().is_some()),
+                scope.spawn(|| semaphore.acquire_for(PATIENCE).unwrap().is_some()),
+                scope.spawn(|| {
+                    matches!(counter.acquire_parked(0, &patience()), Ok(Waited::Done(())))
+                }),
+            ];
+            if late {
+                let joined = [&["EXISTS"], &QUEUES[..]].concat();
+                until("they wait", || server.reply::<usize>(&joined) == QUEUES.len());
+                store();
+            } else {
+                let is_refused = |queue: &str| {
+                    let says = format!("The item {queue} is not memlock's");
+                    listener.heard()[before..].iter().any(|record| record.contains(&says))
+                };
+                until("they are refused", || QUEUES.into_iter().all(is_refused));
+            }
+            assert_eq!(lock.unlock().unwrap(), Release::Released);
+            assert_eq!(permit.release().unwrap(), Release::Released);
+            assert_eq!(counter.release().unwrap(), 1);
+            for waiter in waiters {
+                assert!(waiter.join().unwrap(), "{theirs:?}");
+            }
+        });
+        assert_eq!(counter.release().unwrap(), 1);
+        for queue in QUEUES {
+            let left: String = server.reply(&["GETDEL", queue]);
+            assert_eq!(left, theirs, "{queue}");
+        }
+    }
 }
 
 #[test]
@@ -115,17 +180,32 @@ fn an_item_that_is_no_lock_is_named_and_harms_nothing_else() {
             assert_eq!(reply::<usize>(&mut admin, &["DEL", key]), 1, "it is left alone");
         }
     }
-    // The counter of fences.
-    for stored in
-        [&["RPUSH", "%fence", "1"][..], &["SET", "%fence", "theirs"], &["SET", "%fence", "1.5"]]
-    {
-        let () = reply(&mut admin, &["DEL", "%fence"]);
+    // The counter of fences, its note, and what is read to check the user's rights.
+    for stored in [
+        &["RPUSH", "%fence", "1"][..],
+        &["SET", "%fence", "theirs"],
+        &["SET", "%fence", "1.5"],
+        &["RPUSH", "%fence%life", "1"],
+        &["SET", "%fence%life", "theirs"],
+        &["SET", "%fence%life", ""],
+        &["SET", "%fence%life", "theirs 17"],
+        &["SET", "%fence%rights", "theirs"],
+        &["RPUSH", "%fence%rights", "1"],
+        &["SET", "{%fence}%wait", "theirs"],
+        &["RPUSH", "{%fence}%wait", "1"],
+    ] {
+        let key = stored[1];
+        let () = reply(&mut admin, &["DEL", key]);
         let _: redis::Value = reply(&mut admin, stored);
+        let theirs: Vec<u8> = reply(&mut admin, &["DUMP", key]);
         let error = crate::client(&server).mutex("x", LEASE).unwrap().try_lock().unwrap_err();
-        assert!(error.to_string().contains("%fence"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{stored:?}: {error}");
+        assert!(error.to_string().contains(&format!("item {key} is not")), "{stored:?}: {error}");
         assert_eq!(reply::<usize>(&mut admin, &["EXISTS", "lock:x"]), 0, "nothing is granted");
-        assert_eq!(reply::<usize>(&mut admin, &["DEL", "%fence"]), 1, "it is left alone");
+        assert_eq!(reply::<Vec<u8>>(&mut admin, &["DUMP", key]), theirs, "it is left alone");
+        assert_eq!(reply::<usize>(&mut admin, &["DEL", key]), 1);
     }
+    works(&client, "after");
 }
 
 #[test]

@@ -111,6 +111,12 @@ pub fn in_order(queue: &[u8]) -> Vec<Entry<'_>> {
     waiters
 }
 
+/// Whether this is a queue, rather than a text of another program, which is left as it is: a queue begins
+/// with an entry, or is empty.
+pub fn is_queue(text: &[u8]) -> bool {
+    text.split_inclusive(|&byte| byte == b'\n').next().is_none_or(|line| entry(line).is_some())
+}
+
 /// The waiters in the order of their lines.
 pub fn waiters(queue: &[u8]) -> impl Iterator<Item = Entry<'_>> {
     queue.split_inclusive(|&byte| byte == b'\n').filter_map(entry)
@@ -338,6 +344,25 @@ mod tests {
         let later = b"10.0.0.7:9#000000000000000a#-7#more\n";
         assert_eq!(waiters(later).count(), 1);
         assert_eq!(without(later, &[]), later, "what a later version adds is kept");
+    }
+
+    #[test]
+    fn a_text_of_another_program_is_no_queue() {
+        let line = "10.0.0.7:9#000000000000000a#0\n";
+        for foreign in
+            ["theirs", "\n", "two\nlines\n", "{\"a\": 1}", "a#b#c\n", "0123456789abcdef theirs"]
+        {
+            assert!(!is_queue(foreign.as_bytes()), "{foreign:?}");
+            let joined = [foreign, line].concat();
+            assert!(!is_queue(joined.as_bytes()), "{joined:?}");
+        }
+        for queue in
+            ["", line, "redis:wake-7#000000000000000a#0\n", "?10.0.0.8:9#00000000000000a9#0\n"]
+        {
+            assert!(is_queue(queue.as_bytes()), "{queue:?}");
+            let joined = [queue, line, "a line of a later version\n"].concat();
+            assert!(is_queue(joined.as_bytes()), "{joined:?}");
+        }
     }
 
     #[test]

@@ -88,7 +88,10 @@ impl Queue<'_> {
             let (seen, queue, entered) = (replies.next(), replies.next(), replies.next());
             if let (Some(seen), Some(Reply::Written)) = (seen, entered) {
                 let before = match &queue {
-                    Some(Reply::Value(item)) => position(&item.value, &[id]),
+                    Some(Reply::Value(item)) => {
+                        self.check(item, line, front)?;
+                        position(&item.value, &[id])
+                    }
                     _ => None,
                 };
                 // The entry may be gone already: its waiter was woken, or the queue was lost.
@@ -99,6 +102,34 @@ impl Queue<'_> {
             error: Error::new(ErrorKind::Unknown, "The queue of waiters is lost again and again."),
             sent: true,
         })
+    }
+
+    /// Fails if the entry `line` was added to a text that another program stores in place of the
+    /// queue. The text is restored, unless more has been changed since.
+    fn check(&self, item: &Item, line: &[u8], front: bool) -> std::result::Result<(), Failure> {
+        let text = &item.value[..];
+        let others = if front { text.strip_prefix(line) } else { text.strip_suffix(line) };
+        if entries::is_queue(others.unwrap_or(text)) {
+            return Ok(());
+        }
+        if let Some(value) = others {
+            let (key, version) = (self.key, item.version);
+            let (expiry, returns) = (Expiry::Unchanged(item.remaining), Returns::Nothing);
+            let _ = self.target.one(Op::CompareAndSet { key, version, value, expiry, returns });
+        }
+        let text = format!(
+            "The item {} on {} is not memlock's: another program stores something there. Delete it, or choose \
+             another prefix.",
+            self.key,
+            self.target.server()
+        );
+        Err(Failure { error: Error::protocol(text), sent: true })
+    }
+
+    /// The queue as it is now, if there is one.
+    fn read(&self) -> Option<Item> {
+        let item = self.target.context.get(self.target.route, self.key).ok().flatten()?;
+        entries::is_queue(&item.value).then_some(item)
     }
 
     /// The position of this waiter, the reply to `inspection` if there is one, or both. A queue in
@@ -116,7 +147,7 @@ impl Queue<'_> {
             return Ok((None, replies.next()));
         }
         let view = match replies.next() {
-            Some(Reply::Value(item)) => {
+            Some(Reply::Value(item)) if entries::is_queue(&item.value) => {
                 if item.remaining.is_some_and(|left| left < LIFE / 2) {
                     let value = entries::without(&item.value, &[]);
                     let _ = self.target.run(&[self.compare_and_set(&item, &value)]);
@@ -143,7 +174,11 @@ impl Queue<'_> {
     ) -> std::result::Result<Option<Reply>, Failure> {
         for round in 0..LEAVES {
             let item = match self.target.one(Op::get(self.key))? {
-                Reply::Value(item) if position(&item.value, ids).is_some() => item,
+                Reply::Value(item)
+                    if entries::is_queue(&item.value) && position(&item.value, ids).is_some() =>
+                {
+                    item
+                }
                 _ => return self.target.one(inspection).map(Some),
             };
             let rest = entries::without(&item.value, ids);
@@ -185,6 +220,9 @@ impl Queue<'_> {
         ours: &[WaitId],
         waker: &dyn Wake,
     ) -> WakeSummary {
+        if !entries::is_queue(&queue.value) {
+            return WakeSummary::default();
+        }
         let mut summary =
             WakeSummary { ours: position(&queue.value, ours).is_some(), ..WakeSummary::default() };
         let may_be_next = summary.ours && waker.is_early();
@@ -266,10 +304,8 @@ impl Queue<'_> {
             if !again {
                 break;
             }
-            queue = match self.target.context.get(self.target.route, self.key) {
-                Ok(Some(item)) => item,
-                _ => break,
-            };
+            let Some(item) = self.read() else { break };
+            queue = item;
             let is_off = |id| position(&queue.value, &[id]).is_none();
             if unheard.iter().any(|&id| is_off(id)) {
                 // That waiter had its turn without this wake-up, or this process had its own: no
@@ -301,6 +337,9 @@ impl Queue<'_> {
         ours: &[WaitId],
         waker: &dyn Wake,
     ) -> WakeSummary {
+        if !entries::is_queue(&queue.value) {
+            return WakeSummary::default();
+        }
         let mut known: Vec<WaitId> = entries::waiters(&queue.value).map(|entry| entry.id).collect();
         let mut summary =
             WakeSummary { ours: position(&queue.value, ours).is_some(), ..WakeSummary::default() };
@@ -397,10 +436,8 @@ impl Queue<'_> {
             if !again || back_off(&self.target.context, round).is_err() {
                 break;
             }
-            queue = match self.target.context.get(self.target.route, self.key) {
-                Ok(Some(item)) => item,
-                _ => break,
-            };
+            let Some(item) = self.read() else { break };
+            queue = item;
             let ids = entries::waiters(&queue.value).map(|entry| entry.id);
             let at_the_end = ids.skip_while(|id| !known.contains(id));
             let has_joined: Vec<WaitId> = at_the_end.filter(|id| !known.contains(id)).collect();

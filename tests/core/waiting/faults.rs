@@ -145,6 +145,40 @@ fn a_queue_that_cannot_be_read_does_not_prevent_a_release() {
     assert_eq!(held.unlock().unwrap(), Release::Released);
 }
 
+/// memcached appends to any item: the entry is taken out again, and the waiter polls.
+#[test]
+fn a_waiter_restores_what_another_program_stores_in_place_of_the_queue() {
+    let bench = Bench::new();
+    let mut plain = bench.server.plain();
+    let held = lock(&bench.client());
+    assert!(plain.set("lock:m%wait", "theirs", 0));
+    let restored = Arc::new(AtomicBool::new(false));
+    let (restores, queue) = (Arc::clone(&restored), bench.queue.clone());
+    let client = bench.hooked(Arc::new(SystemClock), move |op| {
+        if matches!(op, Op::CompareAndSet { key, .. } if **key == queue) {
+            restores.store(true, Ordering::SeqCst);
+        }
+        Fate::Done
+    });
+    let waiting = waiter(&client);
+    until(|| restored.load(Ordering::SeqCst));
+    until(|| plain.get("lock:m%wait").unwrap() == b"theirs");
+    unlock(held);
+    unlock(gets(&waiting));
+    assert_eq!(plain.get("lock:m%wait").unwrap(), b"theirs");
+}
+
+#[test]
+fn a_release_leaves_alone_what_another_program_stores_in_place_of_the_queue() {
+    let bench = Bench::new();
+    let (held, waiting) = bench.waited_for(&bench.client());
+    let mut plain = bench.server.plain();
+    assert!(plain.set("lock:m%wait", "theirs", 0));
+    unlock(held);
+    unlock(gets(&waiting));
+    assert_eq!(plain.get("lock:m%wait").unwrap(), b"theirs");
+}
+
 #[test]
 fn a_panic_in_a_hand_over_leaves_no_waiter_hanging() {
     let bench = Bench::new();

@@ -16,7 +16,8 @@
 -- All commands that `script.lua` and the drawing of a fence need are called here, so that a user who lacks
 -- the right to one of them is refused before a lock is granted that cannot be given back. A right is one to
 -- a command on some keys: KEYS[3] and KEYS[4] have the two forms of keys, that of items and that of queues.
--- Nothing is ever stored there. The increment fails if something else is stored at KEYS[1].
+-- Nothing is ever stored there. What another program stores at one of the keys is left alone: the increment
+-- fails if that is at KEYS[1].
 local replication = redis.call('INFO', 'replication')
 local function is(field)
   return string.find(replication, '\n' .. field, 1, true)
@@ -25,15 +26,25 @@ if is('role:slave') and not is('slave_read_only:1') then
   return redis.error_reply('ISREPLICA and takes writes')
 end
 
-for place = 3, 4 do
-  local key = KEYS[place]
+local note = '^(%w*/%w*) (%d+)$'
+
+-- The reply if anything but a text of this pattern is at the key.
+local function refusal(key, pattern)
   local found = redis.pcall('GET', key)
   if type(found) == 'table' and not string.find(found.err, 'WRONGTYPE', 1, true) then
     return found
   end
-  if found then
+  if found and not (type(found) == 'string' and pattern and string.find(found, pattern)) then
     return redis.error_reply('FOREIGN ' .. key)
   end
+end
+
+local refused = refusal(KEYS[2], note) or refusal(KEYS[3]) or refusal(KEYS[4])
+if refused then
+  return refused
+end
+for place = 3, 4 do
+  local key = KEYS[place]
   redis.call('SET', key, '', 'XX')
   redis.call('PTTL', key)
   redis.call('DEL', key)
@@ -47,7 +58,7 @@ local counter = tonumber(redis.call('GET', KEYS[1]))
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w*)') or ''
 local source = string.match(replication, 'master_replid2:(%w*)') or ''
 local life = run .. '/' .. source
-local known, first = string.match(redis.call('GET', KEYS[2]) or '', '^(%S+) (%d+)$')
+local known, first = string.match(redis.call('GET', KEYS[2]) or '', note)
 
 local is_known = life == known and counter >= tonumber(first)
 local least = clock

@@ -23,9 +23,6 @@ const TLS_ALERT: u8 = 0x15;
 /// The script that raises the counter of fences.
 const RAISE: &str = include_str!("fence.lua");
 
-/// Its reply if another program stores something where memlock does not: the key follows.
-const FOREIGN: &str = "FOREIGN";
-
 /// One life of a server: its `run_id`, hashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::store) struct Life(u64);
@@ -180,11 +177,8 @@ pub(super) fn no_fence(fence: &Key, error: &ServerError) -> Error {
     let (code, text) = (error.code(), error.details().unwrap_or_default());
     if errors::is_no_counter(error) {
         not_the_counter(fence)
-    } else if code == FOREIGN && keys(fence).iter().any(|key| key == text) {
-        Error::protocol(format!(
-            "The item {text} is not memlock's: another program stores something there. Delete it, or choose \
-             another prefix."
-        ))
+    } else if code == request::FOREIGN && keys(fence).iter().any(|key| key == text) {
+        request::foreign(text)
     } else {
         errors::of_reply(code, text)
     }
@@ -193,8 +187,8 @@ pub(super) fn no_fence(fence: &Key, error: &ServerError) -> Error {
 /// The error of an item that is in the way of the counter of fences.
 pub(super) fn not_the_counter(fence: &Key) -> Error {
     Error::protocol(format!(
-        "The item {fence} is not memlock's counter of fences, or {fence}%life is not its note: another program \
-         stores something there. Delete it, or choose another prefix."
+        "The item {fence} is not memlock's counter of fences: another program stores something there. Delete it, \
+         or choose another prefix."
     ))
 }
 

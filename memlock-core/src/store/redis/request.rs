@@ -18,6 +18,9 @@ pub(super) const SCRIPT: &str = include_str!("script.lua");
 /// The script's reply to an operation on an item that is too large to be memlock's.
 const TOO_LARGE: &str = "TOOLARGE";
 
+/// A script's reply if another program stores something where only memlock does.
+pub(super) const FOREIGN: &str = "FOREIGN";
+
 /// The end of a queue's key.
 const QUEUE: &str = "%wait";
 
@@ -91,11 +94,11 @@ pub(super) fn encode(op: &Op<'_>, version: u64, script: Option<&str>, out: &mut 
             packed::word([&packed::hex(version.number())], out);
         }
         Op::Append { value, .. } => {
-            let mut append = call(script, &key, "extend");
+            let mut append = call(script, &key, extension(op.key()));
             append.arg(&packed::hex(version)[..]).arg("").arg(value).write_packed_command(out);
         }
         Op::Prepend { value, .. } => {
-            let mut prepend = call(script, &key, "extend");
+            let mut prepend = call(script, &key, extension(op.key()));
             prepend.arg(&packed::hex(version)[..]).arg(value).arg("").write_packed_command(out);
         }
         Op::Increment { by, initial, .. } => {
@@ -158,23 +161,34 @@ fn item(parts: Vec<Value>, epoch: Epoch) -> Option<Reply> {
 
 /// The error of an operation that the server refused with an error reply. It was not carried out.
 pub(super) fn refused(op: &Op<'_>, code: &str, text: &str) -> Error {
+    let key = wire_key(op.key().as_str());
+    let is = |reply: &str| code == reply || text.contains(reply);
     if text.contains("not an integer") || text.contains("overflow") {
         return not_a_number(op.key());
     }
-    if code == TOO_LARGE || text.contains(TOO_LARGE) {
+    if is(TOO_LARGE) {
         return Error::protocol(format!(
-            "The item {} has a value of more than 1 MiB: it is not memlock's. Use another name, or delete the \
-             item.",
-            op.key()
+            "The item {key} has a value of more than 1 MiB: it is not memlock's. Use another name, or delete the \
+             item."
         ));
     }
-    if code == "WRONGTYPE" || text.contains("WRONGTYPE") {
+    if is(FOREIGN) {
+        return foreign(&key);
+    }
+    if is("WRONGTYPE") {
         return Error::protocol(format!(
-            "The item {} is not a string: another program stores something there. Use another name.",
-            op.key()
+            "The item {key} is not a string: another program stores something there. Use another name."
         ));
     }
     errors::of_reply(code, text)
+}
+
+/// The error of an item that another program stores where only memlock does.
+pub(super) fn foreign(key: &str) -> Error {
+    Error::protocol(format!(
+        "The item {key} is not memlock's: another program stores something there. Delete it, or choose another \
+         prefix."
+    ))
 }
 
 fn not_a_number(key: &Key) -> Error {
@@ -183,6 +197,11 @@ fn not_a_number(key: &Key) -> Error {
 
 fn unexpected() -> Error {
     Error::protocol("A reply does not belong to its request: the connection is out of step.")
+}
+
+/// The script's name for adding to an item.
+fn extension(key: &Key) -> &'static str {
+    if key.is_queue() { "enter" } else { "extend" }
 }
 
 fn call(script: Option<&str>, key: &str, op: &str) -> Cmd {

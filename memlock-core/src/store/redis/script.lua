@@ -68,10 +68,13 @@ if op == 'get' then
   return { version_of(stored), value, redis.call('PTTL', key) }
 end
 
--- ARGV: the new version, the text to prepend, the text to append.
-if op == 'extend' then
+-- ARGV: the new version, the text to prepend, the text to append. `enter` is for a queue, which only memlock
+-- writes.
+if op == 'extend' or op == 'enter' then
   local text = ARGV[3] .. stored .. ARGV[4]
-  if is_versioned(stored) then
+  if op == 'enter' and not is_versioned(stored) then
+    return redis.error_reply('FOREIGN')
+  elseif is_versioned(stored) then
     text = ARGV[2] .. ' ' .. ARGV[3] .. string.sub(stored, 18) .. ARGV[4]
   end
   redis.call('SET', key, text, 'KEEPTTL')

@@ -96,9 +96,11 @@ impl<G: Acquire> Waiter<'_, '_, G> {
                 }
                 Err(error) => self.fail(error)?,
             },
-            // A server without room for the queue is polled.
+            // A server without room for the queue is polled, and so is one where another program stores
+            // something in its place.
             Err(failure) if failure.error.kind() == ErrorKind::Protocol => {
-                self.observe(Event::Refused)
+                log::info!("Waiting for {} without a queue: {}", self.target.key, failure.error);
+                self.observe(Event::Refused);
             }
             Err(failure) => self.fail(failure.error)?,
         }
