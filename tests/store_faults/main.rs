@@ -14,6 +14,7 @@ mod losses;
 mod moves;
 mod outages;
 mod races;
+mod secrets;
 
 use std::ops::Deref;
 use std::sync::OnceLock;

@@ -8,6 +8,7 @@
 //! - [`relay`]: loses what passes between a client and a server of any protocol.
 //! - [`proxy`]: stands before a server and loses, delays, cuts or spoils what passes.
 //! - [`fake`]: a scripted server for the answers that no real server gives.
+//! - [`quoting`]: servers that quote the login in an error.
 //! - [`cost`]: the usual cost of a step.
 //! - [`safety`]: the marker of failures that are a breach of safety.
 //! - [`intercepted`]: a store whose batches pass through a function of the test.
@@ -62,6 +63,7 @@ pub mod one_by_one;
 pub mod postgresql;
 pub mod process;
 pub mod proxy;
+pub mod quoting;
 pub mod relay;
 pub mod safety;
 pub mod server;

@@ -32,6 +32,8 @@ mod redis;
 #[cfg(any(feature = "memcached", feature = "mysql", feature = "postgresql", feature = "redis"))]
 mod remote;
 mod route;
+#[cfg(any(feature = "mysql", feature = "postgresql", feature = "redis"))]
+mod said;
 pub mod schemes;
 #[cfg(any(feature = "memcached", feature = "mysql", feature = "postgresql", feature = "redis"))]
 mod send;
@@ -47,7 +49,7 @@ pub use ops::{Admission, Epoch, Expiry, Failure, Item, Op, Reply, Returns, Store
 pub use recovery::Recovery;
 pub use route::Route;
 pub(crate) use url::Url;
-pub use url::without_password;
+pub use url::{has_secret_url, without_password};
 
 /// A store of items with versions and a time to live.
 pub trait Store: Send + Sync + fmt::Debug {

@@ -50,7 +50,7 @@ const HARMLESS: [&str; 20] = [
 const OF_PARAMETERS: [char; 3] = ['&', ';', '='];
 
 /// In place of what may be a secret.
-const HIDDEN: &str = "***";
+pub(super) const HIDDEN: &str = "***";
 
 /// No URL that is shown is longer.
 const LONGEST_SHOWN: usize = 1024;
@@ -450,6 +450,19 @@ pub fn without_password(text: &str) -> String {
     }
 }
 
+/// Whether a text has in it the URL of a store that [`without_password`] does not show as a whole. The
+/// scheme may name a driver, too, as in `mysql+pymysql://`.
+pub fn has_secret_url(text: &str) -> bool {
+    text.match_indices("://").any(|(end, _)| {
+        let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+        let start = text[..end].trim_end_matches(is_of_scheme).len();
+        let (scheme, url) = (text[start..end].to_ascii_lowercase(), &text[start..]);
+        let is_known = |name: &str| SCHEMES.iter().any(|(known, _)| *known == name);
+        (is_known(&scheme) || scheme.split('+').any(is_known))
+            && !without_password(url).eq_ignore_ascii_case(url)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -529,6 +542,41 @@ mod tests {
         {
             let mut url = Url::parse(&format!("memory://x?t={bad}")).unwrap();
             assert!(url.take_duration("t", Duration::ZERO).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_url_with_a_secret_is_found_in_a_text() {
+        for text in [
+            "redis://u:secret@h",
+            "REDISS://secret@h",
+            "redis://u:secret",
+            "redis://h?x=secret",
+            " 'mysql://u:secret@h/d'",
+            "MEMLOCK_URL=redis://u:secret@h",
+            "job:postgres://u:secret%40h",
+            "mysql+pymysql://u:secret@h/d",
+            "postgresql+psycopg2://u:secret@h/d",
+            "https://host/redis://u:secret@h",
+            "redis://u:se cret@h",
+        ] {
+            assert!(has_secret_url(text), "{text}");
+        }
+        for text in [
+            "",
+            "job",
+            "redis:job:a@b",
+            "mysql:backup",
+            "://u:secret@h",
+            "https://user:pw@example.org/page?x=1",
+            "http://redis/x@y",
+            "memcached://10.0.0.7:11211",
+            "redis://web1:6379/0",
+            "postgresql://db/app",
+            "sqlite:///var/lib/locks.db",
+            "xredis://u:pw@h",
+        ] {
+            assert!(!has_secret_url(text), "{text}");
         }
     }
 

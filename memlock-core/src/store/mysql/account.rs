@@ -15,9 +15,17 @@ const SECTION: &str = "client";
 pub(super) struct Account {
     pub(super) user: String,
     pub(super) password: Option<Secret>,
+    /// Whether the user is of the URL.
+    is_of_url: bool,
 }
 
 impl Account {
+    /// What messages must not show: a user of the URL without a password may be a token.
+    pub(super) fn secret(&self) -> Option<Secret> {
+        let user = || self.is_of_url.then(|| Secret(self.user.clone()));
+        self.password.clone().filter(|password| !password.0.is_empty()).or_else(user)
+    }
+
     /// What the URL does not say is taken from the variable, and then from the file.
     pub(super) fn complete(user: Option<String>, password: Option<Secret>) -> Account {
         let read = || {
@@ -35,13 +43,14 @@ impl Account {
     ) -> Account {
         let password = password.or_else(|| variable().map(Secret));
         if let (Some(user), Some(_)) = (&user, &password) {
-            return Account { user: user.clone(), password };
+            return Account { user: user.clone(), password, is_of_url: true };
         }
         let text = file().unwrap_or_default();
         let of_file = value(&text, "user");
         // The password in the file belongs to the user in the file, if there is one.
         let fits = user.is_none() || of_file.is_none() || user == of_file;
         Account {
+            is_of_url: user.is_some(),
             password: password.or_else(|| value(&text, "password").filter(|_| fits).map(Secret)),
             user: user.or(of_file).unwrap_or_default(),
         }
@@ -104,6 +113,22 @@ mod tests {
             read(None, None, "[client]\npassword = secret # of ada"),
             (String::new(), some("secret"))
         );
+    }
+
+    #[test]
+    fn a_user_of_the_url_without_a_password_may_be_a_token() {
+        let secret = |user: Option<&str>, password: Option<&str>, text: &str| {
+            let password = password.map(|password| Secret(password.to_owned()));
+            let user = user.map(str::to_owned);
+            let read = || Some(text.to_owned());
+            Account::complete_from(user, password, || None, read).secret().map(|secret| secret.0)
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(secret(Some("bob"), Some("pw"), TEXT), some("pw"));
+        assert_eq!(secret(Some("bob"), None, TEXT), some("bob"));
+        assert_eq!(secret(Some("bob"), Some(""), TEXT), some("bob"));
+        assert_eq!(secret(Some("ada"), None, TEXT), some("a#b=c "));
+        assert_eq!(secret(None, None, "[client]\nuser=ada\n"), None);
     }
 
     #[test]

@@ -98,14 +98,16 @@ pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
             "The server has no room or cannot write ({text}): look at its disk and its log."
         )),
         // Options that forbid a statement: the text names the option.
-        1290 if text.contains("--") && !text.contains("read") => Error::protocol(format!(
-            "An option of the server forbids what locks need ({text}): set it otherwise there."
-        )),
+        1290 if text.unchecked().contains("--") && !text.unchecked().contains("read") => {
+            Error::protocol(format!(
+                "An option of the server forbids what locks need ({text}): set it otherwise there."
+            ))
+        }
         1290 | 1792 | 1836 => unreachable(&format!(
             "The server is read-only ({text}): name the primary in the URL, or set read_only to OFF there."
         )),
         // Limits of a user: the text names the limit.
-        1226 if !text.contains("connections'") => unreachable(&format!(
+        1226 if !text.unchecked().contains("connections'") => unreachable(&format!(
             "The user may do no more in this hour ({text}): raise that limit with ALTER USER, or wait."
         )),
         1040 | 1203 | 1226 => Error::crowded(format!(
@@ -155,6 +157,11 @@ pub(super) fn too_large() -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::said::Said;
+
+    fn refusal(code: u16, text: &str) -> Refusal {
+        Refusal { code, text: Said::new(text, 300, None) }
+    }
 
     #[test]
     fn each_error_says_what_to_do() {
@@ -169,8 +176,7 @@ mod tests {
             (1053, Engine::InnoDb, ErrorKind::Unreachable, "try again"),
             (4711, Engine::InnoDb, ErrorKind::Protocol, "4711"),
         ] {
-            let refusal = Refusal { code, text: "what it said".to_owned() };
-            let error = of_refusal(&refusal, engine);
+            let error = of_refusal(&refusal(code, "what it said"), engine);
             assert_eq!(error.kind(), kind, "{code}");
             assert!(error.to_string().contains(says), "{error}");
         }
@@ -193,7 +199,7 @@ mod tests {
             (1226, exceeded("max_queries_per_hour"), ErrorKind::Unreachable, "this hour"),
             (1226, exceeded("max_connections_per_hour"), ErrorKind::Unreachable, "this hour"),
         ] {
-            let error = of_refusal(&Refusal { code, text: text.clone() }, Engine::InnoDb);
+            let error = of_refusal(&refusal(code, &text), Engine::InnoDb);
             assert_eq!(error.kind(), kind, "{error}");
             assert!(error.to_string().contains(says), "{error}");
             assert!(error.to_string().contains(&text), "{error}");

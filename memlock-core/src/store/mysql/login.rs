@@ -13,12 +13,14 @@ use mysql_common::proto::MySerialize;
 
 use super::errors;
 use super::key;
-use super::packets::{CAPABILITIES, Wire, out_of_step, refusal};
+use super::packets::{CAPABILITIES, Wire, out_of_step};
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::store::remote::Patience;
 #[cfg(feature = "tls")]
 use crate::store::remote::Socket;
+use crate::store::said::Said;
+use crate::store::url::Secret;
 
 const MAX_PACKET: u32 = 16 * 1024 * 1024;
 /// utf8mb4_general_ci.
@@ -26,6 +28,8 @@ const MAX_PACKET: u32 = 16 * 1024 * 1024;
 const CHARACTER_SET: u8 = 45;
 /// The length of a challenge.
 const SCRAMBLE: usize = 20;
+/// What is shown of the name of a method or a version.
+const LONGEST_NAME: usize = 100;
 /// More packets than any login needs.
 const MOST_STEPS: usize = 8;
 
@@ -142,7 +146,10 @@ pub(super) fn login(
 ) -> Result<Wire> {
     let mut patience = Patience::default();
     let greeting = wire.read(&mut patience)?.to_vec();
-    let greeting = parse_greeting(&greeting, settings)?;
+    if greeting.first() == Some(&ERROR) {
+        return Err(errors::of_refusal(&wire.refusal(), settings.engine));
+    }
+    let greeting = parse_greeting(&greeting, wire.secret.as_ref())?;
     let mut capabilities = CAPABILITIES;
     #[cfg(feature = "tls")]
     let transport = match encrypt {
@@ -206,16 +213,21 @@ fn answer_challenges(
     for _ in 0..MOST_STEPS {
         let payload = wire.read(patience)?.to_vec();
         let answer = match payload.split_first() {
-            Some((&OK, _)) => return Ok(()),
+            Some((&OK, _)) => {
+                // A user who was let in without a password is no token.
+                wire.secret.clone_from(&settings.account.password);
+                return Ok(());
+            }
             Some((&ERROR, _)) => {
                 let is_encrypted = authentication.transport.is_encrypted();
-                return Err(errors::of_login(&refusal(&payload), settings.engine, is_encrypted));
+                return Err(errors::of_login(&wire.refusal(), settings.engine, is_encrypted));
             }
             Some((&SWITCH, _)) => {
                 let switch: AuthSwitchRequest<'_> =
                     ParseBuf(&payload).parse(()).map_err(|_| out_of_step())?;
                 let plugin = switch.auth_plugin();
-                let method = Method::of(&plugin).ok_or_else(|| unsupported(&plugin))?;
+                let method = Method::of(&plugin)
+                    .ok_or_else(|| unsupported(&plugin, wire.secret.as_ref()))?;
                 Some(authentication.begin(method, switch.plugin_data())?)
             }
             Some((&MORE, sent)) => authentication.go_on(sent)?,
@@ -228,18 +240,15 @@ fn answer_challenges(
     Err(out_of_step())
 }
 
-fn unsupported(plugin: &AuthPlugin<'_>) -> Error {
+fn unsupported(plugin: &AuthPlugin<'_>, secret: Option<&Secret>) -> Error {
     Error::config(format!(
         "The server asks for the authentication {:?}, which memlock does not support: let the user of the URL \
          be identified by caching_sha2_password or mysql_native_password.",
-        String::from_utf8_lossy(plugin.as_bytes())
+        Said::new(&String::from_utf8_lossy(plugin.as_bytes()), LONGEST_NAME, secret)
     ))
 }
 
-fn parse_greeting<'a>(payload: &'a [u8], settings: &Settings) -> Result<HandshakePacket<'a>> {
-    if payload.first() == Some(&ERROR) {
-        return Err(errors::of_refusal(&refusal(payload), settings.engine));
-    }
+fn parse_greeting<'a>(payload: &'a [u8], secret: Option<&Secret>) -> Result<HandshakePacket<'a>> {
     let strange = || Error::protocol("What answers there is no MySQL or MariaDB.");
     if payload.first() != Some(&10) {
         return Err(strange());
@@ -259,7 +268,7 @@ fn parse_greeting<'a>(payload: &'a [u8], settings: &Settings) -> Result<Handshak
     ) {
         return Err(Error::protocol(format!(
             "The server {:?} does not take several statements at once: it is too old, or a proxy forbids them.",
-            greeting.server_version_str()
+            Said::new(&greeting.server_version_str(), LONGEST_NAME, secret)
         )));
     }
     Ok(greeting)
@@ -301,10 +310,9 @@ mod tests {
         fn nothing_that_is_sent_breaks_the_login(
             bytes: Vec<u8>, version in "[ -~]{0,9}", rest in prop::collection::vec(any::<u8>(), 31..80),
         ) {
-            let settings = Settings::for_tests();
-            let _ = parse_greeting(&bytes, &settings).map(|greeting| greeting.nonce());
+            let _ = parse_greeting(&bytes, None).map(|greeting| greeting.nonce());
             let whole = [&[10], version.as_bytes(), &[0], &rest].concat();
-            let _ = parse_greeting(&whole, &settings).map(|greeting| greeting.nonce());
+            let _ = parse_greeting(&whole, None).map(|greeting| greeting.nonce());
             for method in [Method::Native, Method::CachingSha2, Method::Sha256] {
                 let mut authentication = authentication(Transport::Plain);
                 let _ = authentication.begin(method, &bytes);

@@ -142,6 +142,7 @@ impl MySql {
     /// Connects and logs in.
     fn connect(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Wire> {
         let socket = Socket::connect(address, MySql::SERVER, clock)?;
+        let wire = Wire::new(socket, self.settings.account.secret());
         let transport = match address.place {
             Place::Unix(_) => Transport::Unix,
             Place::Tcp(..) => Transport::Plain,
@@ -149,10 +150,10 @@ impl MySql {
         #[cfg(feature = "tls")]
         if let Some(tls) = &self.tls {
             let encrypt = |socket: Socket| socket.encrypt(tls, address);
-            return login::login(Wire::new(socket), &self.settings, transport, Some(&encrypt));
+            return login::login(wire, &self.settings, transport, Some(&encrypt));
         }
         login::login(
-            Wire::new(socket),
+            wire,
             &self.settings,
             transport,
             #[cfg(feature = "tls")]

@@ -13,12 +13,17 @@ use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::store::Failure;
 use crate::store::remote::{Patience, Socket, lost};
+use crate::store::said::Said;
+use crate::store::url::Secret;
 
 /// A larger payload is not accepted: the largest one that is requested is an item of 1 MiB.
 const LARGEST: usize = 4 * 1024 * 1024;
 /// The most columns of a reply, and the most bytes of its rows.
 const MOST_COLUMNS: u64 = 64;
 const MOST_BYTES: usize = 64 * 1024 * 1024;
+
+/// What is shown of a server's text.
+const LONGEST_TEXT: usize = 300;
 
 const COM_QUIT: u8 = 0x01;
 const COM_QUERY: u8 = 0x03;
@@ -63,13 +68,15 @@ pub(super) enum Answer {
 #[derive(Clone, Debug)]
 pub(super) struct Refusal {
     pub(super) code: u16,
-    pub(super) text: String,
+    pub(super) text: Said,
 }
 
 /// A socket, and the packets on it.
 #[derive(Debug)]
 pub(super) struct Wire {
     pub(super) socket: Socket,
+    /// What errors may quote, and messages must not show.
+    pub(super) secret: Option<Secret>,
     /// The number of the next packet.
     sequence: u8,
     /// Whether the headers of the output are filled in.
@@ -79,8 +86,8 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    pub(super) fn new(socket: Socket) -> Wire {
-        Wire { socket, sequence: 0, is_finished: false, payload: Vec::new() }
+    pub(super) fn new(socket: Socket, secret: Option<Secret>) -> Wire {
+        Wire { socket, secret, sequence: 0, is_finished: false, payload: Vec::new() }
     }
 
     /// Uses another socket for the same exchange: the encrypted one.
@@ -159,7 +166,7 @@ impl Wire {
         self.sequence = 1;
         let payload = self.read(patience)?;
         if payload.first() == Some(&ERROR) {
-            return Ok(Err(refusal(payload)));
+            return Ok(Err(self.refusal()));
         }
         let [OK, a, b, c, d, columns, more, parameters, none, ..] = *payload else {
             return Err(out_of_step());
@@ -207,7 +214,7 @@ impl Wire {
         self.socket.consume(4 + length);
         // A server that ends a session says so in a packet that answers no request.
         if sequence == 0 && self.sequence != 0 && self.payload.first() == Some(&ERROR) {
-            let Refusal { text, .. } = refusal(&self.payload);
+            let Refusal { text, .. } = self.refusal();
             return Err(lost(format!("The server has ended the connection ({text}).")));
         }
         if sequence != self.sequence {
@@ -215,6 +222,11 @@ impl Wire {
         }
         self.sequence = self.sequence.wrapping_add(1);
         Ok(&self.payload)
+    }
+
+    /// The error in the packet that was read last.
+    pub(super) fn refusal(&self) -> Refusal {
+        refusal(&self.payload, self.secret.as_ref())
     }
 
     /// Reads the reply to the next statement. `is_last`: whether no other one follows.
@@ -231,7 +243,7 @@ impl Wire {
                 let id = ok.last_insert_id().unwrap_or(0);
                 return Ok(Answer::Done { changed: ok.affected_rows(), id });
             }
-            Some(&ERROR) => return Ok(Answer::Refused(refusal(payload))),
+            Some(&ERROR) => return Ok(Answer::Refused(self.refusal())),
             Some(&LOCAL_FILE) | None => return Err(out_of_step()),
             Some(_) => {}
         }
@@ -248,7 +260,7 @@ impl Wire {
         loop {
             let payload = self.read(patience)?;
             if payload.first() == Some(&ERROR) {
-                return Ok(Answer::Refused(refusal(payload)));
+                return Ok(Answer::Refused(self.refusal()));
             }
             if let Some(flags) = end(payload) {
                 follows(flags)?;
@@ -272,8 +284,7 @@ fn parse_ok(payload: &[u8]) -> Result<OkPacket<'_>> {
         .map_err(|_| out_of_step())
 }
 
-/// The error in a packet of one.
-pub(super) fn refusal(payload: &[u8]) -> Refusal {
+fn refusal(payload: &[u8], secret: Option<&Secret>) -> Refusal {
     // Before the login the state may be missing.
     let parse = |capabilities| ParseBuf(payload).parse::<ErrPacket<'_>>(capabilities);
     let parsed = parse(CAPABILITIES).or_else(|_| parse(CapabilityFlags::empty()));
@@ -281,8 +292,9 @@ pub(super) fn refusal(payload: &[u8]) -> Refusal {
         Ok(ErrPacket::Error(error)) => (error.error_code(), error.message_str()),
         _ => (0, Cow::Borrowed("an error without a text")),
     };
-    let text: String = text.chars().take(300).flat_map(char::escape_debug).collect();
-    Refusal { code, text: text.replace("\\'", "'").replace("\\\"", "\"") }
+    let text = Said::new(&text, LONGEST_TEXT, secret)
+        .map(|text| text.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\""));
+    Refusal { code, text }
 }
 
 /// The flags of the packet that ends columns or rows.
@@ -351,15 +363,15 @@ mod tests {
 
     #[test]
     fn an_error_is_told_with_its_code() {
-        let told = refusal(b"\xff\x15\x04#28000Access denied for user 'l'\x1b");
-        assert_eq!((told.code, told.text.as_str()), (1045, "Access denied for user 'l'\\u{1b}"));
-        assert_eq!(refusal(b"\xff\x10\x04Too many connections").code, 1040);
+        let told = refusal(b"\xff\x15\x04#28000Access denied for user 'l'\x1b", None);
+        assert_eq!((told.code, told.text.shown()), (1045, "Access denied for user 'l'\\u{1b}"));
+        assert_eq!(refusal(b"\xff\x10\x04Too many connections", None).code, 1040);
     }
 
     proptest! {
         #[test]
         fn no_bytes_break_the_parsers(bytes: Vec<u8>) {
-            let _ = refusal(&bytes);
+            let _ = refusal(&bytes, None);
             let _ = parse_ok(&bytes);
             let _ = end(&bytes);
             let mut fields = Fields(&bytes);

@@ -18,11 +18,3 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings").finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-impl Settings {
-    pub(super) fn for_tests() -> Settings {
-        let account = Account { user: "u".to_owned(), password: None };
-        Settings { account, database: "d".to_owned(), engine: Engine::InnoDb }
-    }
-}

@@ -37,7 +37,8 @@ impl Tool {
         let title = address.title(Postgresql::SERVER);
         let open = || {
             let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-            let mut wire = Wire::new(settings.ssl.connect(address, &clock)?);
+            let socket = settings.connect(address, &clock)?;
+            let mut wire = Wire::new(socket, settings.secret());
             let process = login(&mut wire, address, settings)?;
             let about = About::of(&mut wire, settings)?;
             Ok((wire, process, about))

@@ -74,7 +74,7 @@ impl Connection {
         address: &Address,
         settings: &Arc<Settings>,
     ) -> Result<Connection> {
-        let mut wire = Wire::new(socket);
+        let mut wire = Wire::new(socket, settings.secret());
         let process = login(&mut wire, address, settings)?;
         // Less than this client waits for the reply, which then says why.
         let patience = address.settings.io_timeout.mul_f64(0.75).as_millis().max(1);
@@ -238,7 +238,7 @@ impl Connection {
                     answers = Some(parsed.ok_or_else(|| unread(nonsense()))?);
                 }
                 b'E' => {
-                    let said = Complaint::parse(body);
+                    let said = Complaint::parse(body, self.wire.secret.as_ref());
                     if said.is_fatal {
                         return Err(self.ended(&said));
                     }

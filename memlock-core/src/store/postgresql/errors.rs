@@ -22,7 +22,7 @@ const CROWDED: [&str; 4] = [
 
 /// Whether the complaint shows that nothing was carried out, although the connection ends.
 pub(super) fn is_not_passed_on(said: &Complaint) -> bool {
-    said.code == "08P01" && NOT_PASSED_ON.iter().any(|text| said.text.contains(text))
+    said.code == "08P01" && NOT_PASSED_ON.iter().any(|text| said.text.unchecked().contains(text))
 }
 
 /// Whether the transaction fell victim to others, so that it can be tried again at once.
@@ -53,22 +53,23 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
     match said.code.as_str() {
         "28P01" | "28000" => Error::config(format!(
             "The server does not let the user {user:?} in ({}): check user, password and pg_hba.conf{}.",
-            shown(&said.text),
-            encryption_hint(&said.text)
+            shown(said.text.shown()),
+            encryption_hint(said.text.unchecked())
         )),
-        "3D000" => {
-            Error::config(format!("There is no such database there ({}).", shown(&said.text)))
-        }
+        "3D000" => Error::config(format!(
+            "There is no such database there ({}).",
+            shown(said.text.shown())
+        )),
         // At the login.
         "42501" if said.is_fatal => Error::config(format!(
             "The server does not let the user {user:?} in ({}): GRANT CONNECT ON DATABASE … TO \"{}\"",
-            shown(&said.text),
+            shown(said.text.shown()),
             user.replace('"', "\"\"")
         )),
         "42501" => Error::config(format!(
             "The user {user:?} lacks a right that locks need ({}). Have somebody who may run what `{}` prints, \
              and then: {}",
-            shown(&said.text),
+            shown(said.text.shown()),
             schema.print_command(),
             schema.grants(user)
         )),
@@ -79,12 +80,14 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
         "53300" => Error::crowded(format!(
             "The server takes no more connections ({}): raise its max_connections, or the limit that it names, or \
              put PgBouncer in front of it.",
-            shown(&said.text)
+            shown(said.text.shown())
         )),
-        "08P01" if CROWDED.iter().any(|text| said.text.contains(text)) => Error::crowded(format!(
-            "The server or a pooler takes no more connections ({}): raise its limit.",
-            shown(&said.text)
-        )),
+        "08P01" if CROWDED.iter().any(|text| said.text.unchecked().contains(text)) => {
+            Error::crowded(format!(
+                "The server or a pooler takes no more connections ({}): raise its limit.",
+                shown(said.text.shown())
+            ))
+        }
         "53100" => Error::protocol("The server's disk is full. Make room on it."),
         "53200" => Error::protocol("The server has no memory left."),
         "55P03" if !said.is_at_row => unreachable(&format!(
@@ -112,13 +115,16 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
         "42725" => Error::config(format!(
             "Somebody has created another function with the name of one of memlock's in the schema {name:?} ({}): \
              drop it, and let nobody else create something there.",
-            shown(&said.text)
+            shown(said.text.shown())
         )),
-        "08P01" => unreachable(&format!("The server or a pooler reports: {}", shown(&said.text))),
-        "0A000" if said.text.contains("SSL") => Error::config(shown(&said.text)),
-        code => {
-            Error::protocol(format!("The server reports the error {code:?}: {}", shown(&said.text)))
+        "08P01" => {
+            unreachable(&format!("The server or a pooler reports: {}", shown(said.text.shown())))
         }
+        "0A000" if said.text.unchecked().contains("SSL") => Error::config(shown(said.text.shown())),
+        code => Error::protocol(format!(
+            "The server reports the error {code:?}: {}",
+            shown(said.text.shown())
+        )),
     }
 }
 
@@ -144,6 +150,7 @@ pub(super) fn shown(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::said::Said;
 
     #[test]
     fn a_server_or_a_pooler_that_takes_no_more_connections_is_crowded() {
@@ -155,7 +162,7 @@ mod tests {
             ("08P01", "server login has been failing, try again later", false),
             ("57P03", "the database system is starting up", false),
         ] {
-            let (code, text) = (code.into(), text.into());
+            let (code, text) = (code.into(), Said::new(text, 300, None));
             let said = Complaint { is_fatal: true, code, text, is_at_row: false };
             let error = of(&said, &schema, "u");
             assert_eq!(error.kind(), ErrorKind::Unreachable, "{error}");
@@ -181,7 +188,8 @@ mod tests {
             ),
             ("XX000", "bad\u{1b}[2J", ErrorKind::Protocol, "bad [2J"),
         ] {
-            let said = Complaint { code: code.into(), text: text.into(), ..Complaint::default() };
+            let text = Said::new(text, 300, None);
+            let said = Complaint { is_fatal: false, code: code.into(), text, is_at_row: false };
             let error = of(&said, &schema, "u");
             assert_eq!(error.kind(), kind, "{code}");
             assert!(error.to_string().contains(says), "{error}");

@@ -110,7 +110,9 @@ fn upgrade(
         match schema.upgrade(wire).map_err(|failure| failure.error)? {
             Ok(true) => return Ok(()),
             Ok(false) => "Another session is replacing them, or keeps others from that.".to_owned(),
-            Err(said) => format!("They could not be replaced now ({}).", errors::shown(&said.text)),
+            Err(said) => {
+                format!("They could not be replaced now ({}).", errors::shown(said.text.shown()))
+            }
         }
     } else {
         let how = schema.how_to_upgrade();

@@ -10,6 +10,7 @@ use super::{errors, passwords};
 use crate::error::{Error, Result};
 use crate::store::Failure;
 use crate::store::remote::{Address, Patience};
+use crate::store::url::HIDDEN;
 
 /// Logs in. Returns the id of the server's process as the server tells it; a pooler tells another
 /// number.
@@ -22,16 +23,8 @@ pub(super) fn login(wire: &mut Wire, address: &Address, settings: &Settings) -> 
     ];
     frontend::startup_message(parameters, &mut wire.out).map_err(|_| unwritable())?;
     send(wire)?;
-    let password = || {
-        let of_file = || passwords::of_file(&address.place, &settings.database, &settings.user);
-        settings.password.clone().or_else(of_file).ok_or_else(|| {
-            Error::config(format!(
-                "The server asks the user {:?} for a password: write postgresql://user:password@host/database, \
-                 or set PGPASSWORD, or write it into ~/.pgpass.",
-                settings.user
-            ))
-        })
-    };
+    // As messages show it.
+    let mut user = if settings.may_be_token() { HIDDEN } else { &settings.user };
     let mut patience = Patience::default();
     let mut process = 0;
     let mut scram: Option<ScramSha256> = None;
@@ -43,16 +36,18 @@ pub(super) fn login(wire: &mut Wire, address: &Address, settings: &Settings) -> 
             b'R' => {
                 let (kind, data) = body.split_first_chunk::<4>().ok_or_else(nonsense)?;
                 match i32::from_be_bytes(*kind) {
+                    // A user who was let in without a password is no token.
+                    0 if user == HIDDEN => (user, wire.secret) = (&settings.user, None),
                     0 => {}
                     3 => {
-                        let password = password()?.0;
+                        let password = password(wire, address, settings, &mut user)?;
                         frontend::password_message(password.as_bytes(), &mut wire.out)
                             .map_err(|_| unwritable())?;
                         send(wire)?;
                     }
                     5 => {
                         let salt = data.try_into().map_err(|_| nonsense())?;
-                        let password = password()?.0;
+                        let password = password(wire, address, settings, &mut user)?;
                         let hash = md5_hash(settings.user.as_bytes(), password.as_bytes(), salt);
                         frontend::password_message(hash.as_bytes(), &mut wire.out)
                             .map_err(|_| unwritable())?;
@@ -63,7 +58,7 @@ pub(super) fn login(wire: &mut Wire, address: &Address, settings: &Settings) -> 
                         if scram.is_some() || !names.any(|name| name == SCRAM_SHA_256.as_bytes()) {
                             return Err(unknown_method());
                         }
-                        let password = password()?.0;
+                        let password = password(wire, address, settings, &mut user)?;
                         let begun =
                             ScramSha256::new(password.as_bytes(), ChannelBinding::unsupported());
                         frontend::sasl_initial_response(
@@ -99,8 +94,8 @@ pub(super) fn login(wire: &mut Wire, address: &Address, settings: &Settings) -> 
                 process = i32::from_be_bytes(*id);
             }
             b'E' => {
-                let said = Complaint::parse(&body);
-                return Err(errors::of(&said, &settings.schema, &settings.user));
+                let said = Complaint::parse(&body, wire.secret.as_ref());
+                return Err(errors::of(&said, &settings.schema, user));
             }
             b'Z' => return Ok(process),
             // A newer protocol was offered: none is.
@@ -108,6 +103,24 @@ pub(super) fn login(wire: &mut Wire, address: &Address, settings: &Settings) -> 
             _ => return Err(nonsense()),
         }
     }
+}
+
+/// The password that the server asks for, which is then what messages must not show.
+fn password<'a>(
+    wire: &mut Wire,
+    address: &Address,
+    settings: &'a Settings,
+    user: &mut &'a str,
+) -> Result<String> {
+    let of_file = || passwords::of_file(&address.place, &settings.database, &settings.user);
+    let Some(password) = settings.password.clone().or_else(of_file) else {
+        return Err(Error::config(format!(
+            "The server asks the user {user:?} for a password: write postgresql://user:password@host/database, \
+             or set PGPASSWORD, or write it into ~/.pgpass."
+        )));
+    };
+    (*user, wire.secret) = (&settings.user, Some(password.clone()));
+    Ok(password.0)
 }
 
 fn send(wire: &mut Wire) -> Result<()> {

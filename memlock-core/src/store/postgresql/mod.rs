@@ -82,7 +82,7 @@ impl Protocol for Postgresql {
     const CONNECTIONS_ARE_FEW: bool = true;
 
     fn dial(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Connection> {
-        let socket = self.settings.ssl.connect(address, clock)?;
+        let socket = self.settings.connect(address, clock)?;
         Connection::open(socket, address, &self.settings)
     }
 

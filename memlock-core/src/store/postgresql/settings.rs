@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::passwords;
 use super::schema::Schema;
 use super::ssl::Ssl;
+use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::name::{Key, Keyspace, percent_decode};
-use crate::store::remote::{self, Place};
+use crate::store::remote::{self, Address, Place, Socket};
 use crate::store::url::{self, Secret, Url};
 
 const DEFAULT_PORT: u16 = 5432;
@@ -20,11 +22,13 @@ const SOCKET_DIRECTORIES: [&str; 2] = ["/var/run/postgresql", "/tmp"];
 /// What a connection needs.
 pub(super) struct Settings {
     pub(super) user: String,
+    /// Whether the user is of the URL.
+    user_is_of_url: bool,
     /// Of the URL or of the environment.
     pub(super) password: Option<Secret>,
     pub(super) database: String,
     pub(super) schema: Schema,
-    pub(super) ssl: Ssl,
+    ssl: Ssl,
     /// The item in which all clients of a server agree on the guard; `None`: the tables are logged,
     /// so that nothing is forgotten.
     pub(super) config: Option<Key>,
@@ -70,6 +74,7 @@ impl Settings {
         };
         let places =
             hosts.split(',').map(|host| place(url, host, port)).collect::<Result<Vec<_>>>()?;
+        let user_is_of_url = user.is_some();
         let user = match user.or_else(|| variable("PGUSER")).or_else(passwords::own_user) {
             Some(user) => user,
             None => return Err(bad(url, "has no user, and this process's user has no name")),
@@ -83,6 +88,7 @@ impl Settings {
             schema,
             ssl: Ssl::take(url)?,
             user,
+            user_is_of_url,
             database,
             has_warned: AtomicBool::new(false),
         };
@@ -90,6 +96,22 @@ impl Settings {
             return Err(bad(url, "has a %00"));
         }
         Ok((settings, places))
+    }
+
+    /// Whether the user may be a token: it is of the URL, without a password.
+    pub(super) fn may_be_token(&self) -> bool {
+        self.password.is_none() && self.user_is_of_url
+    }
+
+    /// What messages must not show, as far as it is known before the login.
+    pub(super) fn secret(&self) -> Option<Secret> {
+        let user = || self.may_be_token().then(|| Secret(self.user.clone()));
+        self.password.clone().or_else(user)
+    }
+
+    /// Connects, and encrypts the connection as the URL says.
+    pub(super) fn connect(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Socket> {
+        self.ssl.connect(address, clock, self.secret())
     }
 }
 
@@ -235,6 +257,12 @@ mod tests {
             assert!(settings.password.is_some());
             let shown = format!("{settings:?}");
             assert!(!shown.contains("cr"), "{shown}");
+            assert!(settings.secret().unwrap().0.contains("cr"));
         }
+        let secret = |text| read(text).unwrap().0.secret().map(|secret| secret.0);
+        for text in ["postgresql://token@h", "postgresql://token:@h", "postgresql://h?user=token"] {
+            assert_eq!(secret(text).as_deref(), Some("token"), "{text}");
+        }
+        assert_eq!(secret("postgresql://h"), None);
     }
 }

@@ -17,7 +17,7 @@ use crate::store::remote::{Address, Socket};
 use crate::store::remote::{Patience, Place};
 #[cfg(feature = "tls")]
 use crate::store::tls::{Files, Tls, Trust};
-use crate::store::url::Url;
+use crate::store::url::{Secret, Url};
 
 /// Whether and how connections are encrypted.
 #[derive(Debug)]
@@ -68,13 +68,20 @@ impl Ssl {
     }
 
     /// Connects, and encrypts the connection if it is to be, or can be.
-    pub(super) fn connect(&self, address: &Address, clock: &Arc<dyn Clock>) -> Result<Socket> {
+    /// `secret`: what errors may quote.
+    #[cfg_attr(not(feature = "tls"), allow(unused_variables, reason = "the server says nothing"))]
+    pub(super) fn connect(
+        &self,
+        address: &Address,
+        clock: &Arc<dyn Clock>,
+        secret: Option<Secret>,
+    ) -> Result<Socket> {
         #[cfg(feature = "tls")]
         let began = clock.now();
         let socket = Socket::connect(address, SERVER, clock)?;
         #[cfg(feature = "tls")]
         if let (Some(tls), Place::Tcp(..)) = (&self.tls, &address.place) {
-            let mut wire = Wire::new(socket);
+            let mut wire = Wire::new(socket, secret);
             let in_time = || clock.now().since(began) < address.settings.connect_timeout;
             return match accepts(&mut wire)? {
                 true => match wire.socket.encrypt(tls, address) {
@@ -119,10 +126,10 @@ fn accepts(wire: &mut Wire) -> Result<bool> {
         [b'E', ..] => {
             let mut patience = Patience::default();
             let frame = wire.next(&mut patience)?;
-            let said = super::wire::Complaint::parse(wire.body(frame));
+            let said = super::wire::Complaint::parse(wire.body(frame), wire.secret.as_ref());
             return Err(Error::new(
                 ErrorKind::Unreachable,
-                format!("The server refuses the connection: {}", said.text.escape_debug()),
+                format!("The server refuses the connection: {}", said.text.shown().escape_debug()),
             ));
         }
         _ => return Err(nonsense()),

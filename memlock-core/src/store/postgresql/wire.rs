@@ -6,6 +6,8 @@ use postgres_protocol::message::frontend;
 use crate::error::{Error, Result};
 use crate::store::Failure;
 use crate::store::remote::{Patience, Socket};
+use crate::store::said::Said;
+use crate::store::url::Secret;
 
 /// The only schemas in which names are looked up. In others, such as `public` before PostgreSQL 15,
 /// everybody may create functions and operators: one with a built-in name that suits the arguments
@@ -23,6 +25,8 @@ const LONGEST_TEXT: usize = 300;
 pub(super) struct Wire {
     pub(super) socket: Socket,
     pub(super) out: BytesMut,
+    /// What errors may quote, and messages must not show.
+    pub(super) secret: Option<Secret>,
 }
 
 /// A message in the input: its tag, and its length with tag and length.
@@ -33,13 +37,13 @@ pub(super) struct Frame {
 }
 
 /// An error that the server reported.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(super) struct Complaint {
     /// Whether the server closes the connection.
     pub(super) is_fatal: bool,
     /// The SQLSTATE.
     pub(super) code: String,
-    pub(super) text: String,
+    pub(super) text: Said,
     /// Whether it happened at a row of a table.
     pub(super) is_at_row: bool,
 }
@@ -48,8 +52,8 @@ pub(super) struct Complaint {
 pub(super) type Rows = Vec<Vec<Option<String>>>;
 
 impl Wire {
-    pub(super) fn new(socket: Socket) -> Wire {
-        Wire { socket, out: BytesMut::new() }
+    pub(super) fn new(socket: Socket, secret: Option<Secret>) -> Wire {
+        Wire { socket, out: BytesMut::new(), secret }
     }
 
     /// Sends what was written.
@@ -135,7 +139,7 @@ impl Wire {
                     rows.push(columns.into_iter().map(text).collect());
                 }
                 b'E' => {
-                    let said = Complaint::parse(body);
+                    let said = Complaint::parse(body, self.secret.as_ref());
                     if said.is_fatal {
                         return Ok(Err(said));
                     }
@@ -184,26 +188,32 @@ pub(super) fn nullable<'a>(rest: &mut &'a [u8]) -> Option<Option<&'a [u8]>> {
 
 impl Complaint {
     /// Reads the body of an error message: fields, each a letter and a text that ends with NUL.
-    pub(super) fn parse(body: &[u8]) -> Complaint {
-        let mut complaint = Complaint::default();
-        let mut localized = None;
-        let mut severity = None;
+    /// `secret`: what it may quote.
+    pub(super) fn parse(body: &[u8], secret: Option<&Secret>) -> Complaint {
+        let (mut code, mut message, mut is_at_row) = (String::new(), String::new(), false);
+        let (mut localized, mut severity) = (None, None);
         for field in body.split(|&byte| byte == 0) {
             let Some((&letter, text)) = field.split_first() else { continue };
             let text = String::from_utf8_lossy(text);
             match letter {
                 b'V' => severity = Some(text.into_owned()),
                 b'S' => localized = Some(text.into_owned()),
-                b'C' => complaint.code = text.chars().take(5).collect(),
-                b'W' => complaint.is_at_row = has_place_of_row(&text),
-                b'M' => complaint.text = text.chars().take(LONGEST_TEXT).collect(),
+                b'C' if is_code(&text) => code = text.into_owned(),
+                b'W' => is_at_row = has_place_of_row(&text),
+                b'M' => message = text.into_owned(),
                 _ => {}
             }
         }
         let severity = severity.or(localized).unwrap_or_default();
-        complaint.is_fatal = severity != "ERROR";
-        complaint
+        let text = Said::new(&message, LONGEST_TEXT, secret);
+        Complaint { is_fatal: severity != "ERROR", code, text, is_at_row }
     }
+}
+
+/// Whether it is a SQLSTATE, which is shown in messages.
+fn is_code(text: &str) -> bool {
+    let is_sign = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
+    text.len() == 5 && text.bytes().all(is_sign)
 }
 
 /// Whether a context names a row, as in `while updating tuple (0,1) in relation "items"`, in whatever
@@ -230,22 +240,23 @@ mod tests {
 
     #[test]
     fn errors_are_read_in_the_servers_own_words() {
-        let said = Complaint::parse(b"SFEHLER\0VERROR\0C42501\0Mno\0\0");
-        assert_eq!((said.is_fatal, said.code.as_str(), said.text.as_str()), (false, "42501", "no"));
+        let said = Complaint::parse(b"SFEHLER\0VERROR\0C42501\0Mno\0\0", None);
+        assert_eq!((said.is_fatal, said.code.as_str(), said.text.shown()), (false, "42501", "no"));
+        assert_eq!(Complaint::parse(b"VERROR\0Chunter2\0Mno\0\0", None).code, "");
         // PgBouncer does not send the severity twice.
-        assert!(Complaint::parse(b"SFATAL\0C08P01\0Mno\0\0").is_fatal);
-        assert!(Complaint::parse(b"").is_fatal);
+        assert!(Complaint::parse(b"SFATAL\0C08P01\0Mno\0\0", None).is_fatal);
+        assert!(Complaint::parse(b"", None).is_fatal);
         let context: [&[u8]; 2] = [
             b"WBeim Aktualisieren von Tupel (0,17) in Relation (x)\nPL/pgSQL function f(integer,text)\0",
             b"WPL/pgSQL function f(integer,text) line 2, (1,) or (,) or (1,x)\0",
         ];
-        assert_eq!(context.map(|body| Complaint::parse(body).is_at_row), [true, false]);
+        assert_eq!(context.map(|body| Complaint::parse(body, None).is_at_row), [true, false]);
     }
 
     proptest! {
         #[test]
         fn any_bytes_can_be_read(bytes: Vec<u8>) {
-            let _ = Complaint::parse(&bytes);
+            let _ = Complaint::parse(&bytes, None);
             let _ = columns(&bytes);
         }
     }

@@ -79,7 +79,8 @@ impl Tool {
         let answers = self.ask(questions)?;
         for answer in &answers {
             if let Value::ServerError(error) = answer {
-                let error = errors::of_reply(error.code(), error.details().unwrap_or_default());
+                let (code, text) = (error.code(), error.details().unwrap_or_default());
+                let error = errors::of_reply(code, text, self.redis.settings.password.as_ref());
                 return Err(error.during(format_args!("{}", self.title)));
             }
         }

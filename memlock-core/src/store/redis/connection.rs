@@ -149,7 +149,8 @@ impl Connection {
             None
         };
         if let Some((op, error)) = refused {
-            let error = request::refused(op, error.code(), error.details().unwrap_or_default());
+            let (code, text) = (error.code(), error.details().unwrap_or_default());
+            let error = request::refused(op, code, text, self.settings.password.as_ref());
             return Err(Failure { error, sent: changed });
         }
         if let Some(drawn) = drawn {
@@ -239,14 +240,14 @@ impl Connection {
     /// server has lost its counter, for example by `FLUSHALL`: the counter is then raised, and
     /// another fence is drawn, while this client holds what the fence is for.
     fn fence(&mut self, drawn: (Option<Value>, Value)) -> Result<u64> {
-        let mut fence = fence_of(&self.settings.fence, drawn)?;
+        let mut fence = fence_of(&self.settings, drawn)?;
         let floor = self.introduction.floor.unwrap_or(0);
         if fence <= floor {
             self.socket.output.clear();
             let raises = self.encode_draw(true);
             self.socket.write_out().map_err(|failure| failure.error)?;
             let drawn = self.read_draw(raises, &mut Patience::default())?;
-            fence = fence_of(&self.settings.fence, drawn)?;
+            fence = fence_of(&self.settings, drawn)?;
             if fence <= floor {
                 return Err(Error::protocol("The server's counter of fences does not rise."));
             }
@@ -269,10 +270,11 @@ fn has_changed(reply: &Reply) -> bool {
     matches!(reply, Reply::Stored(_) | Reply::Written | Reply::Deleted | Reply::Number(_))
 }
 
-fn fence_of(key: &Key, drawn: (Option<Value>, Value)) -> Result<u64> {
+fn fence_of(settings: &Settings, drawn: (Option<Value>, Value)) -> Result<u64> {
+    let key = &settings.fence;
     match drawn {
         (Some(Value::ServerError(error)), _) | (_, Value::ServerError(error)) => {
-            Err(handshake::no_fence(key, &error).during(format_args!("drawing a fence")))
+            Err(handshake::no_fence(settings, &error).during(format_args!("drawing a fence")))
         }
         (_, Value::Int(number)) => {
             u64::try_from(number).map_err(|_| handshake::not_the_counter(key))
@@ -356,7 +358,7 @@ impl remote::Connection for Connection {
         handshake::memory().write_packed_command(&mut self.socket.output);
         self.socket.write_out().map_err(|failure| failure.error)?;
         let answer = self.next(&mut Patience::default())?;
-        self.introduction.retention = handshake::retention(answer)?;
+        self.introduction.retention = handshake::retention(answer, &self.settings)?;
         self.retention_read = sent;
         if self.socket.unread().is_empty() { Ok(()) } else { Err(handshake::unasked()) }
     }

@@ -4,6 +4,11 @@ use redis::ServerError;
 
 use crate::error::{Error, ErrorKind};
 use crate::store::remote::is_silence;
+use crate::store::said::Said;
+use crate::store::url::Secret;
+
+/// What is shown of a server's text.
+const LONGEST_TEXT: usize = 200;
 
 /// The reply to a call of a script that the server does not know.
 pub(super) const FORGOTTEN: &str = "NOSCRIPT";
@@ -31,8 +36,9 @@ pub(super) fn is_of_closing(error: &Error) -> bool {
     error.kind() == ErrorKind::Unknown && !is_silence(error)
 }
 
-/// The error of an error reply with this code and text.
-pub(super) fn of_reply(code: &str, text: &str) -> Error {
+/// The error of an error reply with this code and text. `password`: what the reply may quote.
+pub(super) fn of_reply(code: &str, text: &str, password: Option<&Secret>) -> Error {
+    let said = |text: &str| Said::new(text, LONGEST_TEXT, password);
     let unreachable = |text: &str| Error::new(ErrorKind::Unreachable, text);
     // An error inside a script may be quoted in the text, behind another code.
     let known = |name: &str| code == name || (code == "ERR" && text.contains(name));
@@ -45,15 +51,19 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
     } else if text.contains("without any password configured") {
         Error::config("The server has no password: leave it out of the URL, and of REDISCLI_AUTH.")
     } else if let Some(command) = unknown_command(text) {
-        // The rest of the text may quote a password.
+        let command = match said(&command) {
+            name if name.is_shown() && !command.is_empty() => format!("the command {name}"),
+            _ => "a command".to_owned(),
+        };
         Error::config(format!(
             "The server does not know {command}, which locks need: it is renamed or disabled there \
              (rename-command). memlock needs the commands in its documentation, under their own names."
         ))
     } else if known("NOPERM") || OF_RIGHTS.iter().any(|part| text.contains(part)) {
         Error::config(format!(
-            "The user has no right to what locks need ({text}): grant ~PREFIX* ~{{PREFIX* +@string \
-             +@scripting +del +pttl +time +info +select, and for the command memlock also +ping +scan."
+            "The user has no right to what locks need ({}): grant ~PREFIX* ~{{PREFIX* +@string \
+             +@scripting +del +pttl +time +info +select, and for the command memlock also +ping +scan.",
+            said(text)
         ))
     } else if text.contains("DB index is out of range") {
         Error::config("The server has no database with this number.")
@@ -93,21 +103,20 @@ pub(super) fn of_reply(code: &str, text: &str) -> Error {
     } else if code == FORGOTTEN {
         unreachable("The server forgets scripts as soon as they are loaded: try again.")
     } else {
-        let shown: String = format!("{code} {text}").chars().take(200).collect();
-        Error::protocol(format!("The server replied with the error {shown:?}."))
+        let said = said(&format!("{code} {text}"));
+        Error::protocol(format!("The server replied with the error {said:?}."))
     }
 }
 
-/// The command that the server does not know, if that is the error: where a script calls it, it is
-/// not named.
+/// The command that the server does not know, if that is the error: empty where a script calls it.
 fn unknown_command(text: &str) -> Option<String> {
     if text.contains("Unknown Redis command") {
-        return Some("a command".to_owned());
+        return Some(String::new());
     }
     let (_, rest) = text.split_once("unknown command")?;
     let name = rest.split(['\'', '`']).nth(1).unwrap_or_default();
     let is_name = (1..=20).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphabetic());
-    Some(if is_name { format!("the command {name}") } else { "a command".to_owned() })
+    Some(if is_name { name.to_owned() } else { String::new() })
 }
 
 #[cfg(test)]
@@ -180,7 +189,7 @@ mod tests {
                 "has no right",
             ),
         ] {
-            let error = of_reply(code, text);
+            let error = of_reply(code, text, None);
             assert_eq!(error.kind(), kind, "{code} {text}");
             assert!(error.to_string().contains(says), "{error}");
         }

@@ -77,6 +77,7 @@ pub(super) fn introduce(
     parser: &mut Parser,
     settings: &Settings,
 ) -> Result<Introduction> {
+    let accepted = |answer| accepted(answer, settings);
     let sent = socket.clock().now();
     let mut requests = login(settings);
     let logged_in = requests.len();
@@ -115,7 +116,7 @@ pub(super) fn introduce(
     let floor = match next()? {
         // Locks can be examined and released nevertheless.
         Value::ServerError(error) if errors::is_of_writes(error.code()) => None,
-        Value::ServerError(error) => return Err(no_fence(&settings.fence, &error)),
+        Value::ServerError(error) => return Err(no_fence(settings, &error)),
         answer => Some(number(answer).ok_or_else(nonsense)?),
     };
     let config = match next()? {
@@ -127,7 +128,7 @@ pub(super) fn introduce(
             accepted(answer).map(|_| None).map_err(|error| error.during(reading))?
         }
     };
-    let retention = retention(next()?)?;
+    let retention = retention(next()?, settings)?;
     if !socket.unread().is_empty() {
         return Err(unasked());
     }
@@ -163,24 +164,26 @@ impl Answers<'_> {
 }
 
 /// The reply, unless it is an error.
-fn accepted(answer: Value) -> Result<Value> {
+fn accepted(answer: Value, settings: &Settings) -> Result<Value> {
     match answer {
         Value::ServerError(error) => {
-            Err(errors::of_reply(error.code(), error.details().unwrap_or_default()))
+            let text = error.details().unwrap_or_default();
+            Err(errors::of_reply(error.code(), text, settings.password.as_ref()))
         }
         answer => Ok(answer),
     }
 }
 
 /// The error of a fence that the server does not give.
-pub(super) fn no_fence(fence: &Key, error: &ServerError) -> Error {
+pub(super) fn no_fence(settings: &Settings, error: &ServerError) -> Error {
+    let fence = &settings.fence;
     let (code, text) = (error.code(), error.details().unwrap_or_default());
     if errors::is_no_counter(error) {
         not_the_counter(fence)
     } else if code == request::FOREIGN && keys(fence).iter().any(|key| key == text) {
         request::foreign(text)
     } else {
-        errors::of_reply(code, text)
+        errors::of_reply(code, text, settings.password.as_ref())
     }
 }
 
@@ -200,11 +203,11 @@ pub(super) fn memory() -> Cmd {
 }
 
 /// What the server replies to [`memory`].
-pub(super) fn retention(answer: Value) -> Result<Retention> {
+pub(super) fn retention(answer: Value, settings: &Settings) -> Result<Retention> {
     if matches!(&answer, Value::ServerError(error) if error.code() == "NOPERM") {
         return Ok(Retention::Unknown);
     }
-    let info = text(accepted(answer)?).ok_or_else(nonsense)?;
+    let info = text(accepted(answer, settings)?).ok_or_else(nonsense)?;
     let of = |name| field(&info, name).unwrap_or_default();
     Ok(Retention::of(of("maxmemory_policy"), of("maxmemory")))
 }
@@ -275,13 +278,16 @@ fn examine(info: &str) -> Result<Life> {
         _ => false,
     };
     if !is_new {
+        let is_version =
+            version.len() <= 20 && version.bytes().all(|byte| b"0123456789.".contains(&byte));
+        let version = if is_version { version } else { "of an unknown version" };
         return Err(Error::protocol(format!(
             "The server is Redis {version:?}, and memlock needs 6.2 or later: upgrade it."
         )));
     }
     // Valkey calls it `server_mode`.
     match field(info, "server_mode").or_else(|| field(info, "redis_mode")) {
-        Some("cluster") => return Err(errors::of_reply("MOVED", "")),
+        Some("cluster") => return Err(errors::of_reply("MOVED", "", None)),
         Some("sentinel") => {
             return Err(Error::config(
                 "The server is a Sentinel: name the primary that it watches.",
@@ -317,7 +323,7 @@ mod tests {
         assert!(examine(&info("6.2.0", "standalone")).is_ok());
         for (version, mode, why) in [
             ("6.0.16", "standalone", "6.2"),
-            ("x", "standalone", "6.2"),
+            ("x", "standalone", "\"of an unknown version\", and memlock needs 6.2"),
             ("", "standalone", "6.2"),
             ("7.0.15", "cluster", "Cluster"),
             ("7.0.15", "sentinel", "Sentinel"),

@@ -10,6 +10,7 @@ use crate::store::admin::Finding;
 use crate::store::admin::Verdict::{Good, Warning};
 use crate::store::admin::skew::Skew;
 use crate::store::remote::{Address, Place, Protocol};
+use crate::store::said::Said;
 use crate::store::url::Secret;
 
 /// How many replicas are asked at most.
@@ -35,14 +36,9 @@ impl Replica {
     pub(super) fn new(address: &Address, skew: Result<Skew>, password: Option<&Secret>) -> Replica {
         let skew = skew.map_err(|error| {
             let text = error.to_string();
-            let quotes = |password: &Secret| {
-                text.contains(&password.0) || text.contains(&*password.0.escape_debug().to_string())
-            };
-            if password.is_some_and(quotes) {
-                return "its reply is not shown, because it quotes the password".to_owned();
-            }
             let start = format!("{}: ", address.title(Redis::SERVER));
-            shown(text.strip_prefix(&start).unwrap_or(&text))
+            let text = text.strip_prefix(&start).unwrap_or(&text);
+            shown(Said::new(text, LONGEST_TEXT, password).shown())
         });
         Replica { name: address.name().to_owned(), skew }
     }

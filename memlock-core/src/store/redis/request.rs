@@ -10,6 +10,7 @@ use super::packed;
 use super::promises::GUARANTEES;
 use crate::error::{Error, Result};
 use crate::name::Key;
+use crate::store::url::Secret;
 use crate::store::{Epoch, Expiry, Item, Op, Reply, Returns, Stored, Version};
 
 /// The text of the script.
@@ -160,7 +161,7 @@ fn item(parts: Vec<Value>, epoch: Epoch) -> Option<Reply> {
 }
 
 /// The error of an operation that the server refused with an error reply. It was not carried out.
-pub(super) fn refused(op: &Op<'_>, code: &str, text: &str) -> Error {
+pub(super) fn refused(op: &Op<'_>, code: &str, text: &str, password: Option<&Secret>) -> Error {
     let key = wire_key(op.key().as_str());
     let is = |reply: &str| code == reply || text.contains(reply);
     if text.contains("not an integer") || text.contains("overflow") {
@@ -180,7 +181,7 @@ pub(super) fn refused(op: &Op<'_>, code: &str, text: &str) -> Error {
             "The item {key} is not a string: another program stores something there. Use another name."
         ));
     }
-    errors::of_reply(code, text)
+    errors::of_reply(code, text, password)
 }
 
 /// The error of an item that another program stores where only memlock does.
