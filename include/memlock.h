@@ -30,8 +30,9 @@
  * The message for MEMLOCK_INVALID, MEMLOCK_CONFIG or MEMLOCK_INTERNAL describes the argument, the
  * URL or the bug.
  *
- * Arguments. Names are NUL-terminated, 1 to 65536 bytes, with any bytes except NUL. A time is in
- * milliseconds if the argument's name ends in _ms.
+ * Arguments. Names are NUL-terminated, 1 to 65536 bytes, with any bytes except NUL, and without the
+ * URL of a store that may have a password in it. A time is in milliseconds if the argument's name
+ * ends in _ms.
  *
  * Results. An out parameter is written only with the answers that its function documents for it,
  * and is otherwise unchanged; except that an out parameter for a handle is set to NULL then.

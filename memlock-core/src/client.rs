@@ -11,7 +11,8 @@ use crate::distinct_list::DistinctList;
 use crate::error::{Error, Result};
 use crate::lease::Lease;
 use crate::mutex::Mutex;
-use crate::name::{Keyspace, check_name};
+use crate::name::Keyspace;
+use crate::names;
 use crate::notify::udp::UdpNotifier;
 use crate::notify::{Notifier, NotifySetting, Reach};
 use crate::semaphore::Semaphore;
@@ -90,10 +91,10 @@ impl Client {
     /// the holder extends it. Nothing is sent.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, a name above 64 KiB or
-    /// with a NUL byte, and for a lease out of range.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, a name above 64 KiB, with a
+    /// NUL byte or with the URL of a store that may have a password in it, and for a lease out of range.
     pub fn mutex(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Mutex> {
-        check_name(name.as_ref())?;
+        names::check(name.as_ref())?;
         Ok(Mutex::new(self.context.clone(), self.keys().lock(name.as_ref()), self.lease(lease)?))
     }
 
@@ -104,8 +105,7 @@ impl Client {
     /// changes this.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, an empty name, a name
-    /// above 64 KiB or with a NUL byte, and for a lease out of range.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for no permits, and as [`Client::mutex`].
     pub fn semaphore(
         &self,
         name: impl AsRef<[u8]>,
@@ -131,7 +131,7 @@ impl Client {
         permits: Option<u32>,
         lease: Duration,
     ) -> Result<Semaphore> {
-        check_name(name)?;
+        names::check(name)?;
         Semaphore::new(
             self.context.clone(),
             self.keys().semaphore(name),
@@ -148,19 +148,19 @@ impl Client {
     /// too: see [`Counter`]. It has no leases. Nothing is sent. The URL's prefix precedes the key.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not accept,
-    /// or that has more than 245 bytes.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key that memcached does not accept, that
+    /// has more than 245 bytes, or the URL of a store that may have a password in it.
     pub fn counter(&self, key: impl AsRef<[u8]>) -> Result<Counter> {
+        names::check_for_secrets(key.as_ref())?;
         Ok(Counter::new(self.context.clone(), self.keys().exact(key.as_ref())?))
     }
 
     /// The distinct list of this session name. Nothing is sent: see [`DistinctList::set_up`].
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for an empty name, a name above 64 KiB or
-    /// with a NUL byte.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for the names that [`Client::mutex`] refuses.
     pub fn distinct_list(&self, session: impl AsRef<[u8]>) -> Result<DistinctList> {
-        check_name(session.as_ref())?;
+        names::check(session.as_ref())?;
         Ok(DistinctList::new(self.context.clone(), session.as_ref()))
     }
 

@@ -55,6 +55,7 @@ mod models;
 pub mod mutation;
 #[cfg(not(memlock_sim))]
 mod mutation;
+mod names;
 pub mod notify;
 mod primitives;
 pub mod report;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use memlock_core::name::Key;
+use memlock_core::store::has_secret_url;
 use memlock_core::{Answer, Cancel, Error, Extension, Release, Report, Result, Wait, bare};
 use pyo3::prelude::*;
 
@@ -221,8 +222,10 @@ impl fmt::Display for Subject {
     }
 }
 
+/// Also of a name that is about to be refused.
 fn display_name(name: &[u8]) -> Box<str> {
-    String::from_utf8_lossy(name).into()
+    let name = String::from_utf8_lossy(name);
+    if has_secret_url(&name) { "***".into() } else { name.into() }
 }
 
 /// The exception for an object that cannot be made, and so has no subject yet.

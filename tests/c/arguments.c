@@ -262,6 +262,28 @@ static void *an_error_of_its_own(void *unused) {
     return NULL;
 }
 
+/* Names are stored and shown. */
+static void names_have_no_password_in_them(void) {
+    static const char url[] = "redis://app:hunter2@host";
+    memlock_lock *taken;
+    memlock_semaphore *opened;
+    memlock_list *made;
+#define HIDDEN(call) \
+    (REFUSED("URL", call), strstr(memlock_last_error(), "hunter2") ? FAIL("%s", memlock_last_error()) : (void)0)
+    HIDDEN(memlock_mutex_lock(client, url, 30000, 0, &taken));
+    HIDDEN(memlock_semaphore_open(client, url, 1, 30000, &opened));
+    HIDDEN(memlock_list_set_up(client, url, 30000, &made));
+    HIDDEN(memlock_counter_set_up(client, url, 1));
+    HIDDEN(mutex_lock(url, 30));
+    HIDDEN(mutex_unlock(url));
+    HIDDEN(semaphore_acquire(url, 30));
+    HIDDEN(semaphore_release(url));
+    HIDDEN(distinct_list_set_up(url, 30));
+    /* An item of a list may be anything. */
+    ANSWERS(MEMLOCK_OK, memlock_list_insert(list, url, strlen(url), NULL));
+#undef HIDDEN
+}
+
 static void the_last_error_is_the_threads_own(void) {
     ANSWERS(MEMLOCK_CONFIG, memlock_init("memcached://of-the-main-thread:x"));
     check_in_thread(an_error_of_its_own, NULL);
@@ -300,6 +322,7 @@ int main(void) {
     RUN(what_cannot_be_done_to_an_opened_list_is_invalid);
     RUN(a_bad_url_is_told_what_would_be_good);
     RUN(no_error_contains_a_password);
+    RUN(names_have_no_password_in_them);
     RUN(the_last_error_is_the_threads_own);
     RUN(every_answer_has_a_sentence);
     ANSWERS(MEMLOCK_OK, memlock_permit_release(permit));

@@ -20,6 +20,7 @@ mod postgresql;
 mod pty;
 mod redis;
 mod run;
+mod secrets;
 mod sentences;
 mod slow_servers;
 mod sqlite;

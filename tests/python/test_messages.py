@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import socket
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -65,6 +68,58 @@ def test_a_client_is_shown_without_its_password(url: str) -> None:
     with pytest.raises(memlock.ClientClosed) as closed:
         client.mutex("m")
     assert f'"{ACCEPTED[url]}" is closed' in str(closed.value)
+
+
+@pytest.mark.parametrize("name", ["redis://u:S3CRET@h", "mysql+pymysql://S3CRET@h/d"])
+def test_the_url_of_a_store_is_no_name(client: memlock.Client, name: str) -> None:
+    calls: list[Callable[[str], object]] = [
+        client.mutex,
+        lambda name: client.semaphore(name, 1),
+        client.semaphore,
+        client.counter,
+        lambda name: client.distinct_list(name, 60),
+        lambda name: memlock.mutex_lock(name, 60),
+        memlock.mutex_unlock,
+        lambda name: memlock.semaphore_acquire(name, 60),
+        memlock.semaphore_release,
+        lambda name: memlock.distinct_list_set_up(name, 60),
+    ]
+    for call in calls:
+        for given in (name, name.encode()):
+            with pytest.raises(memlock.Invalid, match="URL of a store") as refused:
+                call(given)  # type: ignore[arg-type]
+            assert "S3CRET" not in f"{refused.value} {refused.value!r} {refused.value.args}"
+    # A page, and an address without a user, are good names.
+    for good in ("https://u@host/page", "redis://web1:6379"):
+        assert not client.mutex(good).locked()
+
+
+def quoting(listener: socket.socket) -> None:
+    """Quotes the whole request in an error, as some servers do with commands they do not know."""
+    with contextlib.suppress(OSError):
+        while True:
+            connection, _ = listener.accept()
+            with connection:
+                request = connection.recv(4096).split(b"\r\n")[4]
+                connection.sendall(b"-ERR no good: '" + request + b"'\r\n")
+                connection.recv(4096)
+
+
+def test_a_password_that_a_server_quotes_is_not_in_the_exception(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("DEBUG")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=quoting, args=(listener,), daemon=True).start()
+        port = listener.getsockname()[1]
+        for password in ("S3CRET", "S3CRET%22%5C"):
+            client = memlock.connect(f"redis://:{password}@127.0.0.1:{port}?io_timeout=20s")
+            with pytest.raises(memlock.ProtocolError, match="quotes the login") as refused:
+                client.mutex("m").acquire()
+            assert "S3CRET" not in f"{refused.value} {refused.value!r} {client!r}"
+            client.close()
+        listener.shutdown(socket.SHUT_RDWR)
+    assert "S3CRET" not in caplog.text
 
 
 Call = Callable[[memlock.Client, str], object]

@@ -6,7 +6,7 @@ use super::default_client::{default_client, existing_client};
 use super::holdings::{HeldLock, Holdings, MOST, holdings, this_thread};
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::lease::MIN_LEASE;
-use crate::name::check_name;
+use crate::names;
 use crate::report::Report;
 use crate::wait::Wait;
 
@@ -101,7 +101,7 @@ fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
 /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`]: the lock is still
 /// held, and may be unlocked again.
 pub fn mutex_unlock(name: &[u8]) -> Result<Report> {
-    check_name(name)?;
+    names::check(name)?;
     let mut holding = holdings();
     if was_displaced(&mut holding, name) {
         drop(holding);

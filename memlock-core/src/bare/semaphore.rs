@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::default_client::{default_client, existing_client};
 use super::holdings::{HeldPermit, MOST, holdings, this_thread};
 use crate::error::{Answer, ErrorKind, Result};
-use crate::name::check_name;
+use crate::names;
 use crate::report::Report;
 use crate::semaphore::Semaphore;
 use crate::wait::Wait;
@@ -75,7 +75,7 @@ pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Repor
 /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`]: the permit is
 /// still held, and may be released again.
 pub fn semaphore_release(name: &[u8]) -> Result<Report> {
-    check_name(name)?;
+    names::check(name)?;
     let mut holding = holdings();
     let Some(held) = holding.permits.get_mut(name) else {
         drop(holding);

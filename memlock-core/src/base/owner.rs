@@ -65,9 +65,10 @@ impl FromStr for Token {
             text.len() == 32 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         match u128::from_str_radix(text, 16) {
             Ok(bits) if digits => Ok(Token(bits)),
-            _ => Err(Error::invalid(format!(
-                "{text:?} is not a token: a token is 32 lower-case hex digits."
-            ))),
+            // It is not quoted: another text may be a secret in the place of a token.
+            _ => Err(Error::invalid(
+                "What was given is not a token: a token is 32 lower-case hex digits.",
+            )),
         }
     }
 }
