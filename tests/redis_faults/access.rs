@@ -242,6 +242,21 @@ fn is_handed_over(client: &Client, admin: &mut redis::Connection, queue: &str) {
     });
 }
 
+/// Not only the reply to the login may quote it. The password is a word of the server's error.
+#[test]
+fn an_error_of_a_later_command_that_quotes_the_password_is_left_out() {
+    let server = Redis::start(&[]);
+    let rights = "on >permissions >wonderful ~%fence* ~memlock%config +@string +@scripting +del +pttl \
+                  +time +info +select +ping";
+    let rights: Vec<&str> = rights.split(' ').collect();
+    let () = server.reply(&[&["ACL", "SETUSER", "bob"], &rights[..]].concat());
+    for (password, is_quoted) in [("permissions", true), ("wonderful", false)] {
+        let error = refusal(&login(&server, &format!("bob:{password}"))).to_string();
+        assert!(error.contains("has no right to what locks need"), "{error}");
+        assert_eq!(error.contains("permissions"), !is_quoted, "{error}");
+    }
+}
+
 /// `rename-command` in the configuration. The error quotes no argument: for AUTH that is the password.
 #[test]
 fn a_command_that_is_renamed_is_named() {

@@ -30,6 +30,7 @@ pub(in crate::store) struct Said {
     is_shown: bool,
 }
 
+#[allow(dead_code, reason = "not every store needs all of it")]
 impl Said {
     /// The first characters of a text. `secret`: what the server was sent, or will be.
     pub(in crate::store) fn new(text: &str, longest: usize, secret: Option<&Secret>) -> Said {
@@ -41,7 +42,6 @@ impl Said {
     }
 
     /// The same, written in another way.
-    #[cfg(feature = "mysql")]
     pub(in crate::store) fn map(self, write: impl FnOnce(&str) -> String) -> Said {
         Said { text: write(&self.text), ..self }
     }

@@ -104,7 +104,10 @@ pub(super) fn of_reply(code: &str, text: &str, password: Option<&Secret>) -> Err
         unreachable("The server forgets scripts as soon as they are loaded: try again.")
     } else {
         let said = said(&format!("{code} {text}"));
-        Error::protocol(format!("The server replied with the error {said:?}."))
+        Error::protocol(match said.is_shown() {
+            true => format!("The server replied with the error {said:?}."),
+            false => format!("The server replied with an error: {said}."),
+        })
     }
 }
 
@@ -192,6 +195,23 @@ mod tests {
             let error = of_reply(code, text, None);
             assert_eq!(error.kind(), kind, "{code} {text}");
             assert!(error.to_string().contains(says), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_quotes_the_password_is_left_out() {
+        let password = Secret("hunter".to_owned());
+        for (code, text) in [
+            ("ERR", "unknown command 'hunter', with args beginning with: 'x'"),
+            ("ERR", "unknown command 'AUTH', with args beginning with: 'hunter'"),
+            ("NOPERM", "No permissions for hunter"),
+            ("hunter", "is no command"),
+            ("ERR", "hunter"),
+        ] {
+            let error = of_reply(code, text, Some(&password));
+            assert!(!error.to_string().contains("hunter"), "{error}");
+            // What is to be done does not depend on it.
+            assert_eq!(error.kind(), of_reply(code, text, None).kind());
         }
     }
 }
