@@ -141,8 +141,13 @@ impl<'a> Attempt<'a> {
     /// Checks that this handle goes on with a semaphore of `number` permits, and that as many as
     /// are requested will ever be available.
     fn check(&self, number: u32) -> Result<()> {
-        let number = self.semaphore.agree(number)?;
-        let wanted = self.request.permits;
+        let (semaphore, wanted) = (self.semaphore, self.request.permits);
+        let number = match wanted > number && semaphore.knows_the_number() {
+            // It may have been read before another thread changed it by this handle.
+            true => semaphore.inspect()?.ok_or_else(|| semaphore.not_found())?.record.permits,
+            false => number,
+        };
+        let number = semaphore.agree(number)?;
         if wanted <= number {
             return Ok(());
         }
