@@ -4,6 +4,7 @@
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Write, pipe};
+use std::mem::MaybeUninit;
 use std::net::{TcpListener, UdpSocket};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::os::unix::fs::FileExt;
@@ -28,6 +29,10 @@ const COUNT: u64 = 7;
 /// If they are not, or do not.
 #[track_caller]
 pub fn keeps_its_files_after_a_pause(url: &str) {
+    assert!(
+        in_a_child(|| occupies_no_standard_stream(url)),
+        "{url}: what is printed would be sent"
+    );
     for kind in PIPES.into_iter().chain([Own::file as fn() -> Own, Own::pair]) {
         assert!(in_a_child(|| keeps_its_files(url, kind, PAUSE)), "{url}: see above");
     }
@@ -42,6 +47,23 @@ pub fn keeps_its_files_at_once(url: &str) {
     for kind in PIPES.into_iter().chain([Own::file as fn() -> Own]) {
         assert!(in_a_child(|| keeps_its_files(url, kind, Duration::ZERO)), "{url}: see above");
     }
+}
+
+/// Whether nothing but `/dev/null` is in the place of the standard streams, all of which the program has
+/// closed, while a lock is held and waited for.
+fn occupies_no_standard_stream(url: &str) -> bool {
+    // SAFETY: nothing that this process opened is used again.
+    unsafe { libc::syscall(libc::SYS_close_range, 0, libc::c_uint::MAX, 0) };
+    let (name, client) = (format!("daemon {}", std::process::id()), connect(url));
+    let _held = try_lock(&client, &name);
+    let mut waits = client.mutex(&name, LEASE).unwrap().lock_for(PAUSE).unwrap();
+    let is_free = |stream: RawFd| {
+        let mut stat = MaybeUninit::<libc::stat>::zeroed();
+        // SAFETY: `stat` is valid when it is zero, and writable.
+        let (found, stat) = unsafe { (libc::fstat(stream, stat.as_mut_ptr()), stat.assume_init()) };
+        found != 0 || stat.st_mode & libc::S_IFMT == libc::S_IFCHR
+    };
+    waits.take().is_none() && (0..=2).all(is_free)
 }
 
 fn keeps_its_files(url: &str, kind: fn() -> Own, pause: Duration) -> bool {

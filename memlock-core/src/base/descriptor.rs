@@ -8,7 +8,7 @@
 use std::io::{Error, Result};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Identifies a file, a pipe or a socket for as long as it exists. All descriptors without an inode
@@ -56,14 +56,22 @@ pub(crate) struct Descriptor<T: AsRawFd> {
     is_closed: AtomicBool,
 }
 
-impl<T: AsRawFd> Descriptor<T> {
-    /// Takes what was just opened.
+impl<T: AsRawFd + From<OwnedFd> + Into<OwnedFd>> Descriptor<T> {
+    /// Takes what was just opened. If it has the number of a standard stream that the program has closed,
+    /// it gets another one: what is printed would be sent to a server.
     pub(crate) fn new(opened: T) -> Result<Descriptor<T>> {
+        let opened = match opened.as_raw_fd() {
+            // The number of a clone is above those of the standard streams.
+            0..=2 => T::from(opened.into().try_clone()?),
+            _ => opened,
+        };
         let inode = Inode::of(opened.as_raw_fd())?;
         let (opened, is_closed) = (ManuallyDrop::new(opened), AtomicBool::new(false));
         Ok(Descriptor { opened, inode, is_closed })
     }
+}
 
+impl<T: AsRawFd> Descriptor<T> {
     /// Whether it is open: neither memlock nor the program has closed it, and the program has opened
     /// nothing else with its number.
     pub(crate) fn is_ours(&self) -> bool {

@@ -450,18 +450,50 @@ pub fn without_password(text: &str) -> String {
     }
 }
 
-/// Whether a text has in it the URL of a store that [`without_password`] does not show as a whole. The
-/// scheme may name a driver, too, as in `mysql+pymysql://`.
+/// Whether a text has in it the URL of a store with what may be a password or a token. The scheme may be
+/// that of a server that another one stands for, or name a driver, too, as in `mysql+pymysql://`.
 pub fn has_secret_url(text: &str) -> bool {
-    text.match_indices("://").any(|(end, _)| {
+    text.match_indices(":/").any(|(end, _)| {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         let start = text[..end].trim_end_matches(is_of_scheme).len();
-        let (scheme, url) = (text[start..end].to_ascii_lowercase(), &text[start..]);
-        let is_known = |name: &str| SCHEMES.iter().any(|(known, _)| *known == name);
-        (is_known(&scheme) || scheme.split('+').any(is_known))
-            && !without_password(url).eq_ignore_ascii_case(url)
+        let scheme = text[start..end].to_ascii_lowercase();
+        let mut known = SCHEMES.iter().chain(&OTHERS).filter(|(name, _)| {
+            scheme.ends_with(name) || scheme.split('+').any(|part| part.ends_with(name))
+        });
+        let url = text[end + 1..].split_whitespace().next().unwrap_or_default();
+        known.any(|&(_, has_login)| may_have_secret(url.trim_start_matches('/'), has_login))
     })
 }
+
+/// The schemes of servers that memlock's URLs give other names.
+const OTHERS: [(&str, bool); 2] = [("valkey", true), ("valkeys", true)];
+
+/// Parts of the names of parameters with secrets.
+const SECRETS: [&str; 6] = ["pass", "pwd", "secret", "token", "key", "auth"];
+
+/// Whether there may be a secret in what is behind the scheme and the slashes of a URL.
+fn may_have_secret(url: &str, has_login: bool) -> bool {
+    let (location, parameters) = url.split_once('?').unwrap_or((url, ""));
+    let authority = location.split(['/', '#']).next().unwrap_or_default();
+    // A login in which a `/` is not encoded.
+    let searched = if has_login { url } else { authority };
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let host = |text: &str| !text.contains(':') || text.starts_with('[') || text.ends_with("::");
+    let is_place = |place: &str| {
+        place.rsplit_once(':').is_none_or(|(name, port)| host(name) && is_port(port))
+            || place.starts_with('[') && place.ends_with(']')
+    };
+    let name_of = |parameter: &str| parameter.split('=').next().unwrap_or_default().to_lowercase();
+    searched.contains('@')
+        || has_login && !authority.trim_end_matches(MARKS).split(',').all(is_place)
+        || parameters.split(['&', ';']).any(|parameter| {
+            let name = name_of(parameter);
+            SECRETS.iter().any(|part| name.contains(part))
+        })
+}
+
+/// What stands behind a URL in a sentence.
+const MARKS: [char; 9] = [',', '.', ';', '"', '\'', ')', ']', '}', '>'];
 
 #[cfg(test)]
 mod tests {
@@ -551,7 +583,14 @@ mod tests {
             "redis://u:secret@h",
             "REDISS://secret@h",
             "redis://u:secret",
-            "redis://h?x=secret",
+            "redis://h?Password=secret",
+            "redis+unix:/s?password=secret",
+            "redis:/app:secret@h",
+            "valkey://:secret@h",
+            "xredis://u:secret@h",
+            "a-redis://u:secret@h",
+            "memcached://u:secret@h",
+            "(redis://u:secret@h), and more",
             " 'mysql://u:secret@h/d'",
             "MEMLOCK_URL=redis://u:secret@h",
             "job:postgres://u:secret%40h",
@@ -559,6 +598,7 @@ mod tests {
             "postgresql+psycopg2://u:secret@h/d",
             "https://host/redis://u:secret@h",
             "redis://u:se cret@h",
+            "redis://u:se/cr?e#t@h",
         ] {
             assert!(has_secret_url(text), "{text}");
         }
@@ -574,7 +614,16 @@ mod tests {
             "redis://web1:6379/0",
             "postgresql://db/app",
             "sqlite:///var/lib/locks.db",
-            "xredis://u:pw@h",
+            "mysqlx://u:pw@h",
+            "backup mysql://db/app nightly",
+            "sync redis://web1:6379/0 -> postgresql://db/app of a@b",
+            "docs: redis:// urls",
+            "(redis://web1), \"redis://[::1]:6379\", redis://web1:1,web2:2.",
+            "sqlite:///x.db?mode=ro",
+            "sqlite:////data/My Files/a.db",
+            "sqlite:///data/a@b.db",
+            "jdbc:mysql://db:3306/app?useSSL=false",
+            "postgresql+psycopg2://db/app",
         ] {
             assert!(!has_secret_url(text), "{text}");
         }

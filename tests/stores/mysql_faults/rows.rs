@@ -195,7 +195,11 @@ fn rows_of_the_past_are_swept() {
         "INSERT INTO memlock_items SELECT CONCAT('lock:past ', seq), 'x', 1,
          (UNIX_TIMESTAMP() - 7200) * 1000000 FROM seq_1_to_3000;
          INSERT INTO memlock_items SELECT CONCAT('lock:recent ', seq), 'x', 1,
-         (UNIX_TIMESTAMP() - 60) * 1000000 FROM seq_1_to_10",
+         (UNIX_TIMESTAMP() - 60) * 1000000 FROM seq_1_to_10;
+         INSERT INTO memlock_items SELECT CONCAT('lock:released ', seq), 'x',
+         (UNIX_TIMESTAMP() - 60) * 1000000, 0 FROM seq_1_to_10;
+         INSERT INTO memlock_items SELECT CONCAT('lock:past released ', seq), 'x',
+         (UNIX_TIMESTAMP() - 7200) * 1000000, 0 FROM seq_1_to_10",
     );
     for number in 0..2000 {
         drop(try_lock(&client, &format!("busy {}", number % 7)).unwrap());
@@ -204,6 +208,7 @@ fn rows_of_the_past_are_swept() {
         place.sql(&format!("SELECT COUNT(*) FROM memlock_items WHERE name LIKE 'lock:{what}%'"))
     };
     assert_eq!((count("past"), count("recent")), ("0\n".into(), "10\n".into()));
+    assert_eq!(count("released"), "10\n", "the next fences need their numbers");
     assert!(held.check().unwrap());
 }
 

@@ -338,6 +338,8 @@ fn a_table_without_its_key_or_with_other_columns_is_refused() {
         is_lockable(&place.url());
     }
     // What does not matter is not looked at.
+    place.server.sql(&format!("ALTER ROLE {name} SET quote_all_identifiers = on"));
+    is_lockable(&place.url());
     place.server.sql(&format!(
         "CREATE INDEX ON {name}.items (expires); \
          ALTER TABLE {name}.items ALTER key TYPE text COLLATE \"POSIX\""

@@ -67,11 +67,18 @@ impl Sweeper {
     }
 }
 
+/// Selects the rows that are not needed any more. A release sets the end to 0; the number tells when the
+/// row was changed. Its next number, and fence, would be a lower one if the clock were set back by more
+/// than a row remains.
+fn over(engine: Engine) -> String {
+    format!("GREATEST(expires,number)<={NOW}-{}", engine.remains())
+}
+
 /// Examines the rows that follow `from`. Returns the last key; `None` if there are no more.
 fn examine(wire: &mut Wire, engine: Engine, from: &[u8]) -> Result<Option<Vec<u8>>> {
-    let over = format!("expires<={NOW}-{}", engine.remains());
+    let over = over(engine);
     let part = format!(
-        "(SELECT name,expires FROM {TABLE} WHERE name>{} ORDER BY name LIMIT {EXAMINED}) AS part",
+        "(SELECT name,expires,number FROM {TABLE} WHERE name>{} ORDER BY name LIMIT {EXAMINED}) AS part",
         Hex(from)
     );
     let statements =
@@ -95,7 +102,7 @@ fn examine(wire: &mut Wire, engine: Engine, from: &[u8]) -> Result<Option<Vec<u8
 
 /// Removes up to so many rows that are over.
 pub(super) fn make_room(wire: &mut Wire, engine: Engine, rows: usize) -> Result<()> {
-    let over = format!("expires<={NOW}-{}", engine.remains());
+    let over = over(engine);
     ask(wire, &format!("DELETE FROM {TABLE} WHERE {over} LIMIT {rows}"), 1).map(drop)
 }
 

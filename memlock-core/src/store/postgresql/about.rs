@@ -94,11 +94,11 @@ fn is_fit() -> String {
                 AND NOT EXISTS (SELECT FROM pg_rewrite WHERE ev_class = c.oid)
                 AND NOT EXISTS (SELECT FROM pg_inherits WHERE c.oid IN (inhparent, inhrelid))
                 AND NOT EXISTS (SELECT FROM pg_attrdef WHERE adrelid = c.oid
-                    AND (relname::text, pg_get_expr(adbin, adrelid))
+                    AND (relname::text, replace(pg_get_expr(adbin, adrelid), '\"', ''))
                         NOT IN (('life', 'true'), ('life', '''''::text')))
                 AND NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid
                     AND contype NOT IN ('p', 'n')
-                    AND (relname::text, pg_get_expr(conbin, conrelid))
+                    AND (relname::text, replace(pg_get_expr(conbin, conrelid), '\"', ''))
                         IS DISTINCT FROM ROW('life', 'one'))
                 AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid
                     AND (indexprs IS NOT NULL OR indpred IS NOT NULL))
