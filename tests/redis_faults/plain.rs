@@ -77,6 +77,31 @@ fn a_release_beside_another_programs_item_in_place_of_the_queue_may_have_succeed
 }
 
 /// Waiters poll instead, and the log says why. `late`: when they are in the queue already.
+/// A waiter looks at its queue from time to time, also one that was refused.
+#[test]
+fn a_list_in_place_of_a_queue_ends_no_wait() {
+    let server = Redis::start(&[]);
+    let client = client(&server);
+    let mutex = client.mutex("m", LEASE).unwrap();
+    let mut lock = mutex.try_lock().unwrap().unwrap();
+    let _: usize = server.reply(&["RPUSH", "{lock:m}%wait", "theirs"]);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| mutex.lock_for(PATIENCE).unwrap().is_some());
+        let has_looked = || {
+            let stats: String = server.reply(&["INFO", "commandstats"]);
+            let get = stats.lines().find_map(|line| line.strip_prefix("cmdstat_get:"));
+            let failed =
+                get.and_then(|get| get.split_once("failed_calls=")).map(|(_, count)| count);
+            // The first times are those of joining it.
+            waiter.is_finished() || failed.is_some_and(|count| count.parse::<u32>().unwrap() > 3)
+        };
+        until("it has looked at the queue", has_looked);
+        assert_eq!(lock.unlock().unwrap(), Release::Released);
+        assert!(waiter.join().unwrap());
+    });
+    assert_eq!(server.reply::<usize>(&["LLEN", "{lock:m}%wait"]), 1);
+}
+
 #[test]
 fn what_another_program_stores_in_place_of_a_queue_is_left_alone() {
     const QUEUES: [&str; 3] = ["{c}%wait", "{semaphore:s}%wait", "{lock:m}%wait"];

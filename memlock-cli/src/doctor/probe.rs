@@ -21,7 +21,7 @@ const ROUND_TRIPS_TIME: Duration = Duration::from_secs(3);
 const WAKE_UPS: usize = 5;
 /// How long one of our own locks may be waited for, also on a busy machine: so many `io_timeout`s, and
 /// at least so long.
-const PATIENCE: (u32, Duration) = (5, Duration::from_secs(5));
+const PATIENCE: (u32, Duration) = (10, Duration::from_secs(15));
 pub(super) const UNTRIED: &str = "were not tried, since locks do not work there";
 /// For how long the locks are taken that are tried, unless the guard is shorter.
 const LEASE: Duration = Duration::from_secs(60);
@@ -145,7 +145,7 @@ fn wake(url: &str, name: &str, lease: Duration, patience: Duration) -> Result<He
         let queued = queued?
             .ok_or_else(|| late("were not tried, since no waiter came into the queue of a lock"))?;
         times.push(took.ok_or_else(|| {
-            late("were not heard, and the waiter did not find the lock that was released")
+            late("are late, or not heard: the waiter did not get the lock that was released")
         })?);
         match queued.address {
             Some(at) => address = Some(at),

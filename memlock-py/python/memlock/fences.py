@@ -26,8 +26,9 @@ _DDL = {
     "    resource TEXT NOT NULL PRIMARY KEY,\n"
     "    fence    INTEGER NOT NULL\n"
     ")",
+    # Not a type that somebody has created in a schema of the search path.
     "postgresql": "CREATE TABLE IF NOT EXISTS {table} (\n"
-    "    resource text NOT NULL PRIMARY KEY,\n"
+    "    resource pg_catalog.text NOT NULL PRIMARY KEY,\n"
     "    fence    bigint NOT NULL\n"
     ")",
     # Compared byte by byte: collations ignore case, accents or trailing spaces.

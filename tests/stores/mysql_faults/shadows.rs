@@ -69,8 +69,11 @@ fn a_table_with_another_key_or_other_columns_is_refused() {
         "ADD COLUMN id BIGINT NOT NULL AUTO_INCREMENT, ADD KEY (id)",
         "MODIFY number BIGINT UNSIGNED NOT NULL AUTO_INCREMENT, ADD KEY (number)",
         "ADD SYSTEM VERSIONING",
+        // Its row is deleted with that of the other table.
+        "ADD FOREIGN KEY (name) REFERENCES others (name) ON DELETE CASCADE",
     ] {
         let place = Place::on(shared());
+        place.sql("CREATE TABLE others (name VARBINARY(250) PRIMARY KEY)");
         drop(try_lock(&place.client(""), "m").unwrap());
         place.sql("DELETE FROM memlock_items");
         place.sql(&format!("ALTER TABLE memlock_items {change}"));

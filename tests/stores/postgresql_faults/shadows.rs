@@ -316,6 +316,11 @@ fn a_table_without_its_key_or_with_other_columns_is_refused() {
             "ALTER TABLE {}.life DROP CONSTRAINT c",
             "life",
         ),
+        (
+            "ALTER TABLE {}.items ALTER version ADD GENERATED ALWAYS AS IDENTITY",
+            "ALTER TABLE {}.items ALTER version DROP IDENTITY",
+            "items",
+        ),
         ("CREATE INDEX u ON {}.items (lower(key))", "DROP INDEX {}.u", "items"),
         ("CREATE INDEX u ON {}.items (key) WHERE version > 0", "DROP INDEX {}.u", "items"),
         (

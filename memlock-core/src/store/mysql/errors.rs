@@ -111,7 +111,8 @@ pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
             "The user may do no more in this hour ({text}): raise that limit with ALTER USER, or wait."
         )),
         1040 | 1203 | 1226 => Error::crowded(format!(
-            "The server takes no more connections ({text}): raise its max_connections, or use fewer."
+            "The server takes no more connections ({text}): raise the limit that it names, its \
+             max_connections or that of the user, or use fewer."
         )),
         1129 | 1130 => Error::config(format!("The server does not accept this host ({text}).")),
         1047 => unreachable(&format!(
@@ -122,8 +123,9 @@ pub(super) fn of_refusal(refusal: &Refusal, engine: Engine) -> Error {
         )),
         1153 => too_large(),
         TOO_SLOW | 3024 | LOCK_WAIT => unreachable(
-            "Another transaction has kept the row locked for too long (io_timeout): look for it in \
-             information_schema.innodb_trx.",
+            "Another transaction has kept the row locked for too long (io_timeout), or another session the table, \
+             as LOCK TABLES and FLUSH TABLES WITH READ LOCK of a backup do: look for it in \
+             information_schema.innodb_trx, or by SHOW PROCESSLIST.",
         ),
         DEADLOCK | CHANGED => unreachable(
             "Other clients have changed the row each time that it was tried (io_timeout): try again.",

@@ -63,8 +63,8 @@ pub(super) fn introduce(
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
             &format!(
                 "SET SESSION autocommit=1, sql_mode='STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', \
-                 time_zone='+00:00', sql_safe_updates=0, sql_auto_is_null=0, \
-                 sql_select_limit=18446744073709551615, \
+                 time_zone='+00:00', sql_safe_updates=0, sql_auto_is_null=0, sql_big_selects=1, \
+                 sql_select_limit=18446744073709551615, group_concat_max_len=1024, \
                  innodb_lock_wait_timeout={seconds}, lock_wait_timeout={seconds}\
                  /*M!100100 , max_statement_time={limit:.6} */"
             ),
@@ -108,8 +108,8 @@ pub(super) fn introduce(
     })
 }
 
-/// Requests what the table is, if it is there: its engine, its unique keys, and how many of its columns
-/// have the types that they should.
+/// Requests what the table is, if it is there: its engine, its unique keys, how many of its columns have
+/// the types that they should, and the number of its foreign keys.
 pub(super) const TABLE_FOUND: &str = "SELECT IF(TABLE_TYPE='BASE TABLE',ENGINE,TABLE_TYPE),\
     (SELECT GROUP_CONCAT(INDEX_NAME,' ',IFNULL(COLUMN_NAME,'?'),' ',IFNULL(SUB_PART,'all')) \
     FROM information_schema.STATISTICS \
@@ -122,7 +122,9 @@ pub(super) const TABLE_FOUND: &str = "SELECT IF(TABLE_TYPE='BASE TABLE',ENGINE,T
     AND DATA_TYPE IN('varbinary','blob','mediumblob','longblob') \
     AND CHARACTER_MAXIMUM_LENGTH>=4096 \
     OR LOWER(CONVERT(COLUMN_NAME USING latin1)) IN('number','expires') AND COLUMN_TYPE LIKE 'bigint%unsigned%' \
-    OR EXTRA LIKE '%auto_increment%')) \
+    OR EXTRA LIKE '%auto_increment%')),\
+    (SELECT COUNT(*) FROM information_schema.TABLE_CONSTRAINTS \
+    WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items' AND CONSTRAINT_TYPE='FOREIGN KEY') \
     FROM information_schema.TABLES WHERE TABLE_SCHEMA=DATABASE() AND TABLE_NAME='memlock_items'";
 
 /// Creates the table.
@@ -134,8 +136,8 @@ pub(super) fn create_table(wire: &mut Wire, settings: &Settings) -> Result<()> {
 
 fn check_table(rows: Vec<Row>, engine: Engine) -> Result<()> {
     let Some(row) = rows.into_iter().next() else { return Ok(()) };
-    let [found, keys, columns] =
-        <[Option<Vec<u8>>; 3]>::try_from(row).map_err(|_| out_of_step())?;
+    let [found, keys, columns, references] =
+        <[Option<Vec<u8>>; 4]>::try_from(row).map_err(|_| out_of_step())?;
     let text = |field: Option<Vec<u8>>| {
         field.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
     };
@@ -147,12 +149,13 @@ fn check_table(rows: Vec<Row>, engine: Engine) -> Result<()> {
     }
     // Without the key two rows could stand for one lock, and with a part of it one for two. A number
     // that the server gives to each row would be taken for the fence, and a row of which it keeps each
-    // version counts as changed whenever it is touched.
+    // version counts as changed whenever it is touched. A foreign key may delete a row with another one.
     let is_key = text(keys).eq_ignore_ascii_case("PRIMARY name all");
-    if !is_key || parse(columns) != Some(4) || found == "SYSTEM VERSIONED" {
+    let is_free = parse(references) == Some(0) && found != "SYSTEM VERSIONED";
+    if !is_key || parse(columns) != Some(4) || !is_free {
         return Err(Error::config(format!(
             "The table {TABLE} does not have the primary key or the columns that memlock gives it, or has \
-             versions, so that a lock could be granted twice. Compare SHOW CREATE TABLE {TABLE} with {}; and \
+             versions or a foreign key, so that a lock could be granted twice. Compare SHOW CREATE TABLE {TABLE} with {}; and \
              change the table, or drop it while \
              no lock is held, or name another database.",
             engine.definition()

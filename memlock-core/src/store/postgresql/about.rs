@@ -97,9 +97,10 @@ fn is_fit() -> String {
                     AND (relname::text, replace(pg_get_expr(adbin, adrelid), '\"', ''))
                         NOT IN (('life', 'true'), ('life', '''''::text')))
                 AND NOT EXISTS (SELECT FROM pg_constraint WHERE conrelid = c.oid
-                    AND contype NOT IN ('p', 'n')
-                    AND (relname::text, replace(pg_get_expr(conbin, conrelid), '\"', ''))
-                        IS DISTINCT FROM ROW('life', 'one'))
+                    AND CASE contype WHEN 'c'
+                        THEN (relname::text, replace(pg_get_expr(conbin, conrelid), '\"', ''))
+                            <> ('life', 'one')
+                        ELSE contype NOT IN ('p', 'n') END)
                 AND NOT EXISTS (SELECT FROM pg_index WHERE indrelid = c.oid
                     AND (indexprs IS NOT NULL OR indpred IS NOT NULL))
                 AND (SELECT count(*) FROM pg_index
@@ -110,7 +111,8 @@ fn is_fit() -> String {
                     AND indnkeyatts = 1 AND indcollation[0] = attcollation
                     AND attname = CASE relname WHEN 'items' THEN 'key' ELSE 'one' END)
                 AND (SELECT count(*) FROM pg_attribute
-                    WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) = 4
+                    WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped
+                    AND attidentity = '') = 4
                 AND (SELECT count(*) FROM pg_attribute
                         LEFT JOIN pg_collation AS o ON o.oid = attcollation
                     WHERE attrelid = c.oid AND attnotnull AND NOT attisdropped AND atttypmod = -1

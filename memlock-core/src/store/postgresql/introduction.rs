@@ -46,6 +46,7 @@ pub(super) fn introduce(
     address: &Address,
 ) -> Result<Introduction> {
     let schema = &settings.schema;
+    wire.lock_timeout = Some(row_patience);
     let mut about = About::of(wire, settings)?;
     let is_direct = about.process == process;
     check(&about, is_direct, settings)?;

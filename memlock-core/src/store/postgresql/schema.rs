@@ -123,6 +123,7 @@ impl Schema {
     ) -> std::result::Result<std::result::Result<(), Complaint>, Failure> {
         let text = format!(
             "SET TRANSACTION ISOLATION LEVEL READ COMMITTED;\n\
+             SET LOCAL lock_timeout = 0;\n\
              SELECT pg_advisory_xact_lock({});\n{}",
             self.turn(),
             self.text()

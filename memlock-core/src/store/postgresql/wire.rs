@@ -27,6 +27,9 @@ pub(super) struct Wire {
     pub(super) out: BytesMut,
     /// What errors may quote, and messages must not show.
     pub(super) secret: Option<Secret>,
+    /// For how many milliseconds [`query`](Wire::query) waits for what others have locked, unless the
+    /// session's setting applies.
+    pub(super) lock_timeout: Option<i32>,
 }
 
 /// A message in the input: its tag, and its length with tag and length.
@@ -53,7 +56,7 @@ pub(super) type Rows = Vec<Vec<Option<String>>>;
 
 impl Wire {
     pub(super) fn new(socket: Socket, secret: Option<Secret>) -> Wire {
-        Wire { socket, out: BytesMut::new(), secret }
+        Wire { socket, out: BytesMut::new(), secret, lock_timeout: None }
     }
 
     /// Sends what was written.
@@ -120,7 +123,9 @@ impl Wire {
         text: &str,
     ) -> std::result::Result<std::result::Result<Rows, Complaint>, Failure> {
         let unsent = |error| Failure { error, sent: false };
-        let text = format!("SET LOCAL search_path = {SEARCH_PATH};\n{text}");
+        let limit = self.lock_timeout.map(|limit| format!("SET LOCAL lock_timeout = {limit};\n"));
+        let limit = limit.unwrap_or_default();
+        let text = format!("SET LOCAL search_path = {SEARCH_PATH};\n{limit}{text}");
         frontend::query(&text, &mut self.out).map_err(|_| unsent(unwritable()))?;
         self.send()?;
         let mut patience = Patience::default();

@@ -37,8 +37,21 @@ pub(super) const TABLES: [(&str, &str); 3] = [
     ("containers", "CREATE TABLE containers (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE)"),
 ];
 
-/// What a column that another program has added may say of itself, and an index of a column.
-const TYPES: [&str; 6] = ["TEXT", "BLOB", "INTEGER", "INT", "REAL", "NUMERIC"];
+/// The words with which constraints begin: all others behind the name of a column are of its type.
+const OF_CONSTRAINTS: [&str; 12] = [
+    "CONSTRAINT",
+    "PRIMARY",
+    "NOT",
+    "NULL",
+    "UNIQUE",
+    "CHECK",
+    "DEFAULT",
+    "COLLATE",
+    "REFERENCES",
+    "GENERATED",
+    "AS",
+    "FOREIGN",
+];
 const ORDERS: [&str; 2] = ["ASC", "DESC"];
 
 /// Whether a table with this text works as memlock's table of that name. It may have more columns at
@@ -51,7 +64,7 @@ pub(super) fn is_our_table(name: &str, text: &str) -> bool {
     let more = found.strip_prefix(columns).and_then(|rest| rest.strip_suffix(end));
     more.is_some_and(|more| match more {
         [] => true,
-        [",", more @ ..] => is_plain(more, &TYPES),
+        [",", more @ ..] => more.split(|&token| token == ",").all(is_plain_column),
         _ => false,
     })
 }
@@ -59,28 +72,55 @@ pub(super) fn is_our_table(name: &str, text: &str) -> bool {
 /// Whether an index with this text can refuse no row: it is of whole columns, and not unique.
 pub(super) fn is_plain_index(text: &str) -> bool {
     match tokens(text).as_slice() {
-        ["CREATE", "INDEX", name, "ON", table, "(", columns @ .., ")"] => {
-            is_name(name) && is_name(table) && is_plain(columns, &ORDERS)
+        [create, index, name, on, table, "(", columns @ .., ")"] => {
+            is_one_of(create, &["CREATE"])
+                && is_one_of(index, &["INDEX"])
+                && is_one_of(on, &["ON"])
+                && is_name(name)
+                && is_name(table)
+                && columns.split(|&token| token == ",").all(is_plain_part)
         }
         _ => false,
     }
 }
 
-/// Whether these are columns of which nothing is said but, maybe, one of these words.
-fn is_plain(columns: &[&str], words: &[&str]) -> bool {
-    columns.split(|&token| token == ",").all(|column| match column {
+/// Whether this is a column of which nothing is said but its type, or a part of a type with a comma in
+/// it. NULL is its default in any case.
+fn is_plain_column(column: &[&str]) -> bool {
+    let column = match column {
+        [name @ .., default, null]
+            if is_one_of(default, &["DEFAULT"]) && is_one_of(null, &["NULL"]) =>
+        {
+            name
+        }
+        column => column,
+    };
+    !column.is_empty()
+        && column.iter().all(|word| {
+            matches!(*word, "(" | ")") || is_name(word) && !is_one_of(word, &OF_CONSTRAINTS)
+        })
+}
+
+/// Whether this is a column of an index, or a column and its order.
+fn is_plain_part(column: &[&str]) -> bool {
+    match column {
         [name] => is_name(name),
-        [name, word] => is_name(name) && words.iter().any(|known| known.eq_ignore_ascii_case(word)),
+        [name, order] => is_name(name) && is_one_of(order, &ORDERS),
         _ => false,
-    })
+    }
+}
+
+fn is_one_of(word: &str, words: &[&str]) -> bool {
+    words.iter().any(|known| known.eq_ignore_ascii_case(word))
 }
 
 /// Whether it is a name without quotation marks.
 fn is_name(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
-/// The words and marks of a text, without the comments at the ends of lines. What looks like one and is
+/// The words and marks of a text, without the comments at the ends of lines, and names without their
+/// quotation marks. What looks like one and is
 /// none to SQLite is behind a quotation mark or a `/*`, which remains among the tokens.
 fn tokens(text: &str) -> Vec<&str> {
     let lines = text.lines().map(|line| line.split_once("--").map_or(line, |(code, _)| code));
@@ -93,5 +133,11 @@ fn tokens(text: &str) -> Vec<&str> {
             None => [part, ""],
         })
         .filter(|token| !token.is_empty())
+        .map(|token| {
+            let name = [('"', '"'), ('`', '`'), ('[', ']')].iter().find_map(|&(begin, end)| {
+                token.strip_prefix(begin)?.strip_suffix(end).filter(|name| is_name(name))
+            });
+            name.unwrap_or(token)
+        })
         .collect()
 }

@@ -260,8 +260,8 @@ fn check_tables(transaction: &Transaction<'_>) -> std::result::Result<(), Proble
 
 fn changed() -> Error {
     Error::protocol(
-        "It is damaged: its tables are not as memlock wrote them, or it has triggers or indexes that memlock did \
-         not create. Drop those; or stop what uses it, remove it and its -wal and -shm files, and start again; \
+        "It is damaged: its tables are not as memlock wrote them, or it has triggers, indexes or columns that \
+         change how locks work. Drop those; or stop what uses it, remove it and its -wal and -shm files, and start again; \
          or name another file.",
     )
 }

@@ -149,8 +149,16 @@ impl<G: Acquire> Waiter<'_, '_, G> {
     pub(super) fn inspect(&mut self, target: bool, queue: bool) -> Result<()> {
         // An orphaned grant of this client may block the target.
         orphan::reap(&self.target.context, self.target.route);
-        let op = self.acquire.inspection();
-        let (mut view, reply) = match self.queue.inspect(&self.ids, queue, target.then_some(op)) {
+        let op = || target.then(|| self.acquire.inspection());
+        let seen = match self.queue.inspect(&self.ids, queue, op()) {
+            // Another program stores something in place of the queue, which cannot be read.
+            Err(error) if queue && error.kind() == ErrorKind::Protocol => {
+                let seen = self.queue.inspect(&self.ids, false, op());
+                seen.map(|(_, reply)| (Some(QueueView::Lost), reply))
+            }
+            seen => seen,
+        };
+        let (mut view, reply) = match seen {
             Ok(seen) => seen,
             Err(error) => return self.fail(error),
         };

@@ -110,7 +110,11 @@ fn a_table_on_which_locks_would_not_work_is_refused() {
 fn a_table_with_more_columns_and_indexes_is_used() {
     let directory = Directory::new();
     directory.used();
-    let more = "ALTER TABLE items ADD COLUMN note TEXT; CREATE INDEX ends ON items (expires)";
+    let more = "ALTER TABLE items ADD COLUMN note TEXT; CREATE INDEX ends ON items (expires); \
+                ALTER TABLE items ADD COLUMN \"size\" DECIMAL(10, 2) DEFAULT NULL; \
+                ALTER TABLE items ADD COLUMN made DATETIME; ALTER TABLE items ADD COLUMN x double precision; \
+                create index \"j\" on \"items\"([expires] desc, number); \
+                ALTER TABLE items RENAME TO t; ALTER TABLE t RENAME TO items";
     directory.sql().execute_batch(more).unwrap();
     directory.used();
     let more = "ALTER TABLE state ADD COLUMN a int; ALTER TABLE state ADD COLUMN b;
