@@ -144,7 +144,11 @@ impl<'a> Attempt<'a> {
         let (semaphore, wanted) = (self.semaphore, self.request.permits);
         let number = match wanted > number && semaphore.knows_the_number() {
             // It may have been read before another thread changed it by this handle.
-            true => semaphore.inspect()?.ok_or_else(|| semaphore.not_found())?.record.permits,
+            true => match semaphore.inspect()? {
+                Some(snapshot) => snapshot.record.permits,
+                // The next attempt finds out what that means.
+                None => return Ok(()),
+            },
             false => number,
         };
         let number = semaphore.agree(number)?;
