@@ -93,7 +93,7 @@ impl Subject {
     ) -> PyResult<std::result::Result<T, Report>> {
         self.check_open(py)?;
         let is_limited = timeout.is_some() || cancel.is_some();
-        let held = if is_limited { Vec::new() } else { entered::tokens() };
+        let held = if is_limited { Vec::new() } else { entered::tokens(py) };
         let waited = call::wait(py, timeout, cancel, |wait| Ok(body(&wait.while_holding(&held))))?;
         match waited.map_err(|error| self.failed(py, &error))? {
             Err(report) if report == Answer::Interrupted => {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import types
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -174,6 +175,85 @@ def test_what_another_thread_may_leave_is_waited_for(
         leave()
         assert waiting.result()
     safe(not first.is_held, "both hold it")
+
+
+@contextlib.contextmanager
+def a_loop_that_goes_on_in_another_thread(lock: Lock) -> Iterator[Leave]:
+    loop = asyncio.new_event_loop()
+
+    async def hold(entered: asyncio.Event, done: asyncio.Event) -> None:
+        with lock:
+            entered.set()
+            await done.wait()
+
+    async def begin() -> tuple[asyncio.Task[None], asyncio.Event]:
+        entered, done = asyncio.Event(), asyncio.Event()
+        task = asyncio.ensure_future(hold(entered, done))
+        await entered.wait()
+        return task, done
+
+    task, done = loop.run_until_complete(begin())
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(loop.run_forever)
+        try:
+            yield lambda: loop.call_soon_threadsafe(done.set)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            running.result()
+    loop.run_until_complete(task)
+    loop.close()
+
+
+@contextlib.contextmanager
+def a_coroutine_that_another_thread_resumes(lock: Lock) -> Iterator[Leave]:
+    @types.coroutine
+    def pause() -> Iterator[None]:
+        yield
+
+    async def hold() -> None:
+        with lock:
+            await pause()
+
+    coroutine = hold()
+    coroutine.send(None)
+
+    def resume() -> None:
+        with contextlib.suppress(StopIteration):
+            coroutine.send(None)
+
+    yield resume
+
+
+def in_another_loop(call: Callable[[], object]) -> object:
+    async def run() -> object:
+        return call()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", SINGLE)
+@pytest.mark.parametrize(
+    "entered", [a_loop_that_goes_on_in_another_thread, a_coroutine_that_another_thread_resumes]
+)
+@pytest.mark.parametrize("wait", [lambda call: call(), in_another_loop])
+def test_a_coroutine_that_goes_on_in_another_thread_is_waited_for(
+    server: Memcached,
+    name: str,
+    kind: str,
+    entered: Callable[[Lock], contextlib.AbstractContextManager[Leave]],
+    wait: Callable[[Callable[[], object]], object],
+) -> None:
+    def leave_when_waited_for(leave: Leave) -> None:
+        with server.plain() as plain:
+            queue = plain.queue if kind == "mutex" else plain.permit_queue
+            eventually(lambda: queue(name))
+        leave()
+
+    client = memlock.connect(server.url)
+    with entered(SINGLE[kind](client, name)) as leave, ThreadPoolExecutor(1) as pool:
+        leaving = pool.submit(leave_when_waited_for, leave)
+        assert wait(lambda: SINGLE[kind](client, name).__enter__())
+        leaving.result()
 
 
 def test_a_statement_whose_release_failed_is_over(mortal_server: Memcached, name: str) -> None:
