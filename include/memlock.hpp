@@ -485,8 +485,10 @@ public:
     }
 
     /// Locks, and waits without a timeout. Throws errc::interrupted when client::cancel_waits()
-    /// ended the wait, errc::deadlock when this thread already holds the mutex, and
-    /// errc::unreachable, unknown, protocol or invalid; nothing is held then.
+    /// ended the wait, and errc::unreachable, unknown, protocol or invalid; nothing is held then. When
+    /// this thread has locked the mutex by this object, asks the server first: throws errc::deadlock
+    /// at once if the lock is still held, or why the server cannot tell; it is unchanged then. A lock
+    /// that the server has lost is forgotten.
     void lock() {
         const int answer = acquire(-1);
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
@@ -499,8 +501,9 @@ public:
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// Returns false when the mutex is held, also by this thread. One round trip. Throws as lock(),
-    /// and errc::recovering when the server gives no new locks yet.
+    /// Returns false when the mutex is held, also by this thread: never throws errc::deadlock. One
+    /// round trip, and some more when this thread's lock was lost. Otherwise throws as lock(), and
+    /// errc::recovering when the server gives no new locks yet.
     [[nodiscard]] bool try_lock() { return acquired(0); }
 
     /// Returns false when `timeout` expired first. Throws as lock(); with a timeout that is not
@@ -665,12 +668,16 @@ private:
     int acquire(std::int64_t timeout_ms, const memlock_wait* unless = nullptr) {
         held_lock& entry = claim();
         if (remaining_ms(entry.lock) > 0) {
-            if (timeout_ms == 0) return MEMLOCK_BUSY;
-            throw error{errc::deadlock,
-                        "This thread already holds the mutex \"" + name_ +
-                            "\" and would wait for itself: unlock it first."};
+            const int answer = memlock_lock_check(entry.lock);
+            if (answer == MEMLOCK_OK && timeout_ms == 0) return MEMLOCK_BUSY;
+            if (answer == MEMLOCK_OK) {
+                throw error{errc::deadlock,
+                            "This thread already holds the mutex \"" + name_ +
+                                "\" and would wait for itself: unlock it first."};
+            }
+            if (answer != MEMLOCK_LOST) return answer;
         }
-        // A handle that is left from an expired lease, or from the parent of this process.
+        // A handle that is left from a lost lock, or from the parent of this process.
         static_cast<void>(memlock_lock_drop(std::exchange(entry.lock, nullptr)));
         const int answer = memlock_mutex_lock_wait(client_.get(), name_.c_str(), lease_.count(),
                                                    timeout_ms, unless, &entry.lock);

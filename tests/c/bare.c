@@ -78,6 +78,17 @@ static void what_is_held_ends_with_its_duration(void) {
     CHECK(!plain_has("lock:short"));
 }
 
+static void a_lock_that_the_server_has_lost_can_be_locked_anew(void) {
+    ANSWERS(MEMLOCK_OK, mutex_lock("forgotten", 30));
+    ANSWERS(MEMLOCK_DEADLOCK, mutex_lock("forgotten", 30));
+    SAYS("lock:forgotten");
+    ANSWERS(MEMLOCK_BUSY, mutex_lock_nonblock("forgotten", 30));
+    CHECK(plain_delete("lock:forgotten"));
+    ANSWERS(MEMLOCK_OK, mutex_lock("forgotten", 30));
+    CHECK_SAFE(plain_has("lock:forgotten"));
+    ANSWERS(MEMLOCK_OK, mutex_unlock("forgotten"));
+}
+
 static void exactly_one_set_up_is_the_first(void) {
     ANSWERS(MEMLOCK_OK, distinct_list_set_up("first", 600));
     ANSWERS(MEMLOCK_EXISTS, distinct_list_set_up("first", 600));
@@ -254,6 +265,7 @@ int main(void) {
     ANSWERS(MEMLOCK_CONFIG, memlock_init(check_url()));
     RUN(durations_run_from_one_second_to_366_days);
     RUN(what_is_held_ends_with_its_duration);
+    RUN(a_lock_that_the_server_has_lost_can_be_locked_anew);
     RUN(exactly_one_set_up_is_the_first);
     RUN(what_nobody_has_set_up_is_not_found);
     RUN(a_thread_releases_its_own_first_and_then_anothers);

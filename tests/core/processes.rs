@@ -3,8 +3,9 @@
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Answer, Client, ErrorKind, Extension, Release, bare};
+use memlock_core::{Answer, Client, ErrorKind, Extension, Release, Wait, bare};
 use memlock_tests::assert_safe;
+use memlock_tests::launch::until;
 use memlock_tests::server::Memcached;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -69,6 +70,21 @@ fn the_bare_functions_belong_to_the_process() {
     assert_eq!(bare::mutex_lock(b"m", LEASE).unwrap(), Answer::Ok);
     assert!(server.plain().delete("lock:m"));
     assert_eq!(bare::mutex_unlock(b"m").unwrap(), Answer::Lost);
+    // A lock that the server has lost is forgotten, also while another client has it.
+    assert_eq!(bare::mutex_lock(b"m", LEASE).unwrap(), Answer::Ok);
+    let brief = Wait::at_most(Duration::from_millis(20));
+    assert_eq!(bare::lock(b"m", LEASE, &brief).unwrap(), Answer::TimedOut);
+    assert!(server.plain().delete("lock:m"));
+    let client = Client::connect(&server.url()).unwrap();
+    let other = client.mutex("m", LEASE).unwrap().lock().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            until("it waits", || server.plain().get("lock:m%wait").is_some());
+            drop(other);
+        });
+        assert_eq!(bare::mutex_lock(b"m", LEASE).unwrap(), Answer::Ok);
+    });
+    assert_eq!(bare::mutex_unlock(b"m").unwrap(), Answer::Ok);
     // A thread that overran its lease does not release the thread that came after it.
     assert_eq!(bare::mutex_lock(b"overrun", Duration::from_secs(2)).unwrap(), Answer::Ok);
     thread::scope(|scope| {

@@ -141,6 +141,24 @@ void a_lease_that_ran_out_can_be_locked_anew() {
     CHECK(!plain_has("lock:anew"));
 }
 
+void a_lock_that_the_server_has_lost_can_be_locked_anew() {
+    const auto client = here();
+    memlock::mutex mutex{client, "forgotten", 30s}, next{here(), "forgotten", 30s};
+    mutex.lock();
+    CHECK(plain_delete("lock:forgotten"));
+    CHECK(mutex.try_lock());
+    CHECK(plain_delete("lock:forgotten"));
+    std::thread holder{[&] {
+        std::lock_guard guard{next};
+        QUEUE_BECOMES(1, "forgotten");
+    }};
+    EVENTUALLY(plain_has("lock:forgotten"));
+    mutex.lock();
+    CHECK_SAFE(plain_has("lock:forgotten") && mutex.remaining() > 0s);
+    holder.join();
+    mutex.release();
+}
+
 void an_operator_sees_who_holds_it() {
     const auto client = here();
     memlock::mutex mutex{client, "operated", 30s};
@@ -177,6 +195,7 @@ SUITE(mutex) {
     RUN(what_is_not_held_is_told);
     RUN(a_thread_does_not_wait_for_itself);
     RUN(a_lease_that_ran_out_can_be_locked_anew);
+    RUN(a_lock_that_the_server_has_lost_can_be_locked_anew);
     RUN(an_operator_sees_who_holds_it);
     RUN(a_name_has_no_nul);
 }

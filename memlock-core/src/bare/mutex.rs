@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::default_client::{default_client, existing_client};
 use super::holdings::{HeldLock, Holdings, MOST, holdings, this_thread};
-use crate::error::{Answer, Error, ErrorKind, Result};
+use crate::error::{Answer, Result};
 use crate::lease::MIN_LEASE;
 use crate::names;
+use crate::owner::Token;
 use crate::report::Report;
 use crate::wait::Wait;
 
@@ -14,8 +15,8 @@ use crate::wait::Wait;
 /// [`Answer::Interrupted`].
 ///
 /// # Errors
-/// [`ErrorKind::Deadlock`] if this thread holds the mutex already; otherwise as
-/// [`Mutex::lock_with`](crate::Mutex::lock_with).
+/// [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock) if this thread holds the mutex already, and
+/// the server has not lost it; otherwise as [`Mutex::lock_with`](crate::Mutex::lock_with).
 pub fn mutex_lock(name: &[u8], duration: Duration) -> Result<Report> {
     lock(name, duration, &Wait::FOREVER)
 }
@@ -28,26 +29,22 @@ pub fn mutex_lock_nonblock(name: &[u8], duration: Duration) -> Result<Report> {
     lock(name, duration, &Wait::NEVER)
 }
 
-/// As [`mutex_lock`], with a wait of the caller's choice.
+/// As [`mutex_lock`], with a wait of the caller's choice. One with a limit ends as usual, also for what
+/// this thread holds.
 ///
 /// # Errors
 /// As [`mutex_lock`].
 pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> {
     let mutex = default_client()?.mutex(name, duration)?;
     let thread = this_thread();
-    let held = holdings()
+    // The server decides whether this thread would wait for itself: it may have lost the lock.
+    let own = holdings()
         .locks
         .get(name)
-        .filter(|held| !held.lock.remaining().is_zero())
-        .map(|held| held.thread);
-    // Whether this thread would wait for itself is known only for locks of this process.
-    if held == Some(thread) && !wait.is_once() {
-        return Err(Error::new(
-            ErrorKind::Deadlock,
-            format!("This thread already holds the {} and would wait for itself.", mutex.subject()),
-        ));
-    }
-    match mutex.lock_or_report(wait) {
+        .filter(|held| held.thread == thread && !held.lock.remaining().is_zero())
+        .map(|held| held.lock.token());
+    let held: Vec<Token> = wait.held().iter().copied().chain(own).collect();
+    match mutex.lock_or_report(&wait.while_holding(&held)) {
         Ok(Ok(lock)) => {
             store(name, HeldLock { lock, thread });
             Ok(Answer::Ok.into())
@@ -98,8 +95,10 @@ fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
 /// acquired since, gets [`Answer::Lost`].
 ///
 /// # Errors
-/// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`]: the lock is still
-/// held, and may be unlocked again.
+/// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable),
+/// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) or
+/// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol): the lock is still held, and may be unlocked
+/// again.
 pub fn mutex_unlock(name: &[u8]) -> Result<Report> {
     names::check(name)?;
     let mut holding = holdings();
