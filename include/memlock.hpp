@@ -506,8 +506,8 @@ public:
     /// errc::recovering when the server gives no new locks yet.
     [[nodiscard]] bool try_lock() { return acquired(0); }
 
-    /// Returns false when `timeout` expired first. Throws as lock(); with a timeout that is not
-    /// positive, as try_lock().
+    /// Returns false when `timeout` expired first. Throws as lock(), also errc::deadlock at once; with
+    /// a timeout that is not positive, as try_lock().
     template <class Rep, class Period>
     [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& timeout) {
         return acquired(detail::timeout_ms(timeout));
