@@ -155,9 +155,8 @@ fn check_table(rows: Vec<Row>, engine: Engine) -> Result<()> {
     if !is_key || parse(columns) != Some(4) || !is_free {
         return Err(Error::config(format!(
             "The table {TABLE} does not have the primary key or the columns that memlock gives it, or has \
-             versions or a foreign key, so that a lock could be granted twice. Compare SHOW CREATE TABLE {TABLE} with {}; and \
-             change the table, or drop it while \
-             no lock is held, or name another database.",
+             versions or a foreign key, so that a lock could be granted twice. Compare SHOW CREATE TABLE {TABLE} \
+             with {}; and change the table, or drop it while no lock is held, or name another database.",
             engine.definition()
         )));
     }
