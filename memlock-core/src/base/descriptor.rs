@@ -8,7 +8,7 @@
 use std::io::{Error, Result};
 use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ops::Deref;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Identifies a file, a pipe or a socket for as long as it exists. All descriptors without an inode
@@ -56,22 +56,31 @@ pub(crate) struct Descriptor<T: AsRawFd> {
     is_closed: AtomicBool,
 }
 
-impl<T: AsRawFd + From<OwnedFd> + Into<OwnedFd>> Descriptor<T> {
-    /// Takes what was just opened. If it has the number of a standard stream that the program has closed,
-    /// it gets another one: what is printed would be sent to a server.
-    pub(crate) fn new(opened: T) -> Result<Descriptor<T>> {
-        let opened = match opened.as_raw_fd() {
-            // The number of a clone is above those of the standard streams.
-            0..=2 => T::from(opened.into().try_clone()?),
-            _ => opened,
-        };
-        let inode = Inode::of(opened.as_raw_fd())?;
-        let (opened, is_closed) = (ManuallyDrop::new(opened), AtomicBool::new(false));
-        Ok(Descriptor { opened, inode, is_closed })
+/// Opens `/dev/null` as each standard stream that the program has closed: what is opened next would be in
+/// its place, and what other threads print would be written into it, or sent.
+pub(crate) fn occupy_standard_streams() {
+    if cfg!(miri) {
+        return;
+    }
+    loop {
+        // SAFETY: the path ends with a NUL; the descriptor is this function's.
+        let opened = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
+        if !(0..=2).contains(&opened) {
+            // SAFETY: as above.
+            unsafe { libc::close(opened) };
+            return;
+        }
     }
 }
 
 impl<T: AsRawFd> Descriptor<T> {
+    /// Takes what was just opened, after [`occupy_standard_streams`].
+    pub(crate) fn new(opened: T) -> Result<Descriptor<T>> {
+        let inode = Inode::of(opened.as_raw_fd())?;
+        let (opened, is_closed) = (ManuallyDrop::new(opened), AtomicBool::new(false));
+        Ok(Descriptor { opened, inode, is_closed })
+    }
+
     /// Whether it is open: neither memlock nor the program has closed it, and the program has opened
     /// nothing else with its number.
     pub(crate) fn is_ours(&self) -> bool {

@@ -24,7 +24,7 @@ use std::time::Duration;
 use super::message::LENGTH;
 use super::{Listener, Notifier, NotifySetting, Reach, ReachRecord, WakeAddress, WakeMessage};
 use crate::clock::{Clock, SystemClock};
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, occupy_standard_streams};
 use crate::fork::ForkLocal;
 use crate::wait_id::WaitId;
 
@@ -354,6 +354,7 @@ impl Slot {
 
 impl Pipe {
     fn open() -> std::io::Result<Pipe> {
+        occupy_standard_streams();
         let mut ends = [-1; 2];
         // SAFETY: two descriptors are written, which nothing else owns.
         let [reader, writer] = unsafe {
@@ -420,6 +421,7 @@ fn open_one_of(
 }
 
 fn open(address: IpAddr, port: u16) -> std::io::Result<Descriptor<UdpSocket>> {
+    occupy_standard_streams();
     let udp = UdpSocket::bind((address, port))?;
     udp.set_nonblocking(true)?;
     Descriptor::new(udp)

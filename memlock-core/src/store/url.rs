@@ -457,43 +457,41 @@ pub fn has_secret_url(text: &str) -> bool {
         let is_of_scheme = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
         let start = text[..end].trim_end_matches(is_of_scheme).len();
         let scheme = text[start..end].to_ascii_lowercase();
-        let mut known = SCHEMES.iter().chain(&OTHERS).filter(|(name, _)| {
+        let is_known = |name: &str| {
             scheme.ends_with(name) || scheme.split('+').any(|part| part.ends_with(name))
-        });
-        let url = text[end + 1..].split_whitespace().next().unwrap_or_default();
-        known.any(|&(_, has_login)| may_have_secret(url.trim_start_matches('/'), has_login))
+        };
+        let rest = &text[end + 1..];
+        // What is not followed by two slashes is more often a name with a path in it.
+        (rest.starts_with("//") || scheme.ends_with("+unix"))
+            && SCHEMES.iter().map(|(name, _)| *name).chain(OTHERS).any(is_known)
+            && may_have_secret(rest.trim_start_matches('/'))
     })
 }
 
 /// The schemes of servers that memlock's URLs give other names.
-const OTHERS: [(&str, bool); 2] = [("valkey", true), ("valkeys", true)];
+const OTHERS: [&str; 2] = ["valkey", "valkeys"];
 
 /// Parts of the names of parameters with secrets.
-const SECRETS: [&str; 6] = ["pass", "pwd", "secret", "token", "key", "auth"];
+const SECRETS: [&str; 4] = ["pass", "pwd", "secret", "token"];
 
-/// Whether there may be a secret in what is behind the scheme and the slashes of a URL.
-fn may_have_secret(url: &str, has_login: bool) -> bool {
+/// Whether there may be a secret in a text that begins behind the slashes of a URL.
+fn may_have_secret(text: &str) -> bool {
+    let url = text.split_whitespace().next().unwrap_or_default();
     let (location, parameters) = url.split_once('?').unwrap_or((url, ""));
     let authority = location.split(['/', '#']).next().unwrap_or_default();
-    // A login in which a `/` is not encoded.
-    let searched = if has_login { url } else { authority };
-    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-    let host = |text: &str| !text.contains(':') || text.starts_with('[') || text.ends_with("::");
-    let is_place = |place: &str| {
-        place.rsplit_once(':').is_none_or(|(name, port)| host(name) && is_port(port))
-            || place.starts_with('[') && place.ends_with(']')
+    // A login in which something is not encoded, or too much.
+    let has_port = |place: &str| {
+        let (name, port) = place.rsplit_once(':').unwrap_or((place, ""));
+        name.starts_with('[') || port.bytes().all(|byte| byte.is_ascii_digit())
     };
-    let name_of = |parameter: &str| parameter.split('=').next().unwrap_or_default().to_lowercase();
-    searched.contains('@')
-        || has_login && !authority.trim_end_matches(MARKS).split(',').all(is_place)
-        || parameters.split(['&', ';']).any(|parameter| {
-            let name = name_of(parameter);
-            SECRETS.iter().any(|part| name.contains(part))
-        })
+    let is_odd = || !authority.split(',').all(has_port);
+    let has_mark = || text.contains('@') || text.contains("%40");
+    let is_secret = |parameter: &str| {
+        let name = parameter.split('=').next().unwrap_or_default().to_lowercase();
+        SECRETS.iter().any(|part| name.contains(part))
+    };
+    authority.contains('@') || is_odd() && has_mark() || parameters.split(['&', ';']).any(is_secret)
 }
-
-/// What stands behind a URL in a sentence.
-const MARKS: [char; 9] = [',', '.', ';', '"', '\'', ')', ']', '}', '>'];
 
 #[cfg(test)]
 mod tests {
@@ -582,10 +580,9 @@ mod tests {
         for text in [
             "redis://u:secret@h",
             "REDISS://secret@h",
-            "redis://u:secret",
+            "redis://u:secret%40h",
             "redis://h?Password=secret",
             "redis+unix:/s?password=secret",
-            "redis:/app:secret@h",
             "valkey://:secret@h",
             "xredis://u:secret@h",
             "a-redis://u:secret@h",
@@ -615,6 +612,12 @@ mod tests {
             "postgresql://db/app",
             "sqlite:///var/lib/locks.db",
             "mysqlx://u:pw@h",
+            "redis:/cache:user",
+            "queue-redis:/jobs:a@b",
+            "redis://web1/a@b",
+            "redis://{host}:{port}",
+            "redis://web1:6379: down",
+            "redis://web1/0?keyspace=1&author=2",
             "backup mysql://db/app nightly",
             "sync redis://web1:6379/0 -> postgresql://db/app of a@b",
             "docs: redis:// urls",

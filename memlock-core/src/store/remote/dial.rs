@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::settings::{Address, Place};
 use super::stream::Stream;
 use crate::clock::Clock;
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, occupy_standard_streams};
 use crate::error::{Error, ErrorKind, Result};
 
 /// Connects to a server. `server`: what it is, such as `memcached`.
@@ -24,6 +24,7 @@ pub(in crate::store) fn connect(
         let stream = dialled.and_then(Descriptor::new).map(Stream::Tcp);
         return stream.map_err(|error| failed(server, &error));
     }
+    occupy_standard_streams();
     let stream = match &address.place {
         Place::Tcp(host, port) => {
             let stream = tcp(address, (host, *port), server, clock)?;

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::errors::{directory_of, not_opened, unreachable};
-use crate::descriptor::Inode;
+use crate::descriptor::{Inode, occupy_standard_streams};
 use crate::error::{Error, Result};
 
 /// The location of the locks.
@@ -186,20 +186,6 @@ impl Location {
                  files as a local one does."
             ))),
             _ => Ok(()),
-        }
-    }
-}
-
-/// Opens `/dev/null` as each standard stream that the program has closed: the next file would be
-/// opened in its place, and what other threads print would be written into it.
-fn occupy_standard_streams() {
-    loop {
-        // SAFETY: the path ends with a NUL; the descriptor is this function's.
-        let opened = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) };
-        if !(0..=2).contains(&opened) {
-            // SAFETY: as above.
-            unsafe { libc::close(opened) };
-            return;
         }
     }
 }
