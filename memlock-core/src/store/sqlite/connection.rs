@@ -159,7 +159,9 @@ impl Connection {
         clock: &BootClock,
     ) -> std::result::Result<Connection, Stop> {
         let unopened = |problem: Problem| why_not_opened(problem, &place.path);
-        match place.prepare() {
+        // The path may lead to a file again since.
+        let again = |error| if place.leads_nowhere() { Err(error) } else { place.prepare() };
+        match place.prepare().or_else(again) {
             Ok(_) => {}
             Err(_) if place.leads_nowhere() => return Err(unopened(Problem::Replaced)),
             Err(error) => return Err(unopened(error.into())),

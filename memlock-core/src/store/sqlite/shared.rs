@@ -104,7 +104,12 @@ impl Share {
                 return Ok(Arc::clone(connection));
             }
         }
-        match SharedConnection::to(place) {
+        let found = SharedConnection::to(place).or_else(|error| {
+            // The path may lead to a file again since.
+            let is_over = used.is_some() && !place.leads_nowhere();
+            if is_over { SharedConnection::to(place) } else { Err(error) }
+        });
+        match found {
             Ok(connection) => {
                 *used = Some(Used { connection: Arc::clone(&connection), seen: now });
                 Ok(connection)
