@@ -159,12 +159,12 @@ impl Connection {
         clock: &BootClock,
     ) -> std::result::Result<Connection, Stop> {
         let unopened = |problem: Problem| why_not_opened(problem, &place.path);
-        // The path may lead to a file again since.
-        let again = |error| if place.leads_nowhere() { Err(error) } else { place.prepare() };
-        match place.prepare().or_else(again) {
-            Ok(_) => {}
-            Err(_) if place.leads_nowhere() => return Err(unopened(Problem::Replaced)),
-            Err(error) => return Err(unopened(error.into())),
+        if place.prepare().is_err() {
+            if place.leads_nowhere() {
+                return Err(unopened(Problem::Replaced));
+            }
+            // It may lead to a file again since.
+            place.prepare().map_err(|error| unopened(error.into()))?;
         }
         let others = OpenFiles::now();
         let files = Files::of(&place.path).map_err(|error| unopened(error.into()))?;

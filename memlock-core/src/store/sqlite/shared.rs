@@ -104,17 +104,19 @@ impl Share {
                 return Ok(Arc::clone(connection));
             }
         }
-        let found = SharedConnection::to(place).or_else(|error| {
-            // The path may lead to a file again since.
-            let is_over = used.is_some() && !place.leads_nowhere();
-            if is_over { SharedConnection::to(place) } else { Err(error) }
-        });
+        let mut found = SharedConnection::to(place);
+        if found.is_err() && used.is_some() {
+            if place.leads_nowhere() {
+                return Err(Stop::BusyOpening);
+            }
+            // It may lead to a file again since.
+            found = SharedConnection::to(place);
+        }
         match found {
             Ok(connection) => {
                 *used = Some(Used { connection: Arc::clone(&connection), seen: now });
                 Ok(connection)
             }
-            Err(_) if used.is_some() && place.leads_nowhere() => Err(Stop::BusyOpening),
             Err(error) => Err(Stop::Failed(Failure { error, sent: false })),
         }
     }
