@@ -1,6 +1,6 @@
 //! Whether a file is suitable for locks, and its creation.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString, c_int};
 use std::fs::{Metadata, OpenOptions};
 use std::io::ErrorKind as IoKind;
 use std::os::fd::RawFd;
@@ -194,11 +194,18 @@ impl Location {
 /// on kernels before 5.8, which do not report it.
 fn is_mounted_alone(path: &Path) -> bool {
     let Ok(path) = CString::new(path.as_os_str().as_bytes()) else { return false };
+    is_mount_root(libc::AT_FDCWD, &path, 0).unwrap_or(false)
+}
+
+/// Whether a file is the root of a mount, if the kernel tells: by its path from a directory, or, with
+/// `AT_EMPTY_PATH`, by its descriptor. glibc has a function for this since 2.28 only.
+pub(super) fn is_mount_root(directory: RawFd, path: &CStr, flags: c_int) -> Option<bool> {
     // SAFETY: an all-zero statx is valid; the path ends with a NUL, and `found` is writable.
     unsafe {
         let mut found: libc::statx = std::mem::zeroed();
-        let asked = libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, 0, &raw mut found);
-        asked == 0 && found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0
+        let asked =
+            libc::syscall(libc::SYS_statx, directory, path.as_ptr(), flags, 0_u32, &raw mut found);
+        (asked == 0).then_some(found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 != 0)
     }
 }
 

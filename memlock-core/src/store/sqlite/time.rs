@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::errors::{MOUNT_PROC, not_read};
+use super::file::is_mount_root;
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fork::ForkLocal;
@@ -209,17 +210,14 @@ impl BootId {
 fn is_of_kernel(file: &File) -> bool {
     const PROC: u64 = 0x9fa0;
     let file = file.as_raw_fd();
-    // SAFETY: the descriptor is open, an all-zero statfs and statx are valid, and both are
-    // writable.
+    // SAFETY: the descriptor is open, an all-zero statfs is valid, and it is writable.
     unsafe {
         let mut system: libc::statfs = std::mem::zeroed();
         if libc::fstatfs(file, &raw mut system) != 0 || system.f_type as u64 != PROC {
             return false;
         }
-        let mut found: libc::statx = std::mem::zeroed();
-        let asked = libc::statx(file, c"".as_ptr(), libc::AT_EMPTY_PATH, 0, &raw mut found);
-        asked != 0 || found.stx_attributes & libc::STATX_ATTR_MOUNT_ROOT as u64 == 0
     }
+    is_mount_root(file, c"", libc::AT_EMPTY_PATH) != Some(true)
 }
 
 #[cfg(test)]
