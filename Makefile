@@ -220,6 +220,11 @@ ARCHIVE = $(BUILT)/installed/libmemlock.a
 
 .PHONY: install
 install: build command ## install the command, libraries, headers, pkg-config and CMake files (PREFIX=, LIBDIR=, DESTDIR=)
+	$(MAKE) --no-print-directory install-built
+
+# As `install`, of what is built already.
+.PHONY: install-built
+install-built:
 	install -d $(DESTDIR)$(BINDIR) $(DESTDIR)$(DATADIR)/man/man1 $(DESTDIR)$(DATADIR)/bash-completion/completions \
 	  $(DESTDIR)$(DATADIR)/zsh/site-functions $(DESTDIR)$(DATADIR)/fish/vendor_completions.d
 	install -m 755 $(BUILT)/memlock $(DESTDIR)$(BINDIR)/memlock
@@ -247,6 +252,16 @@ install: build command ## install the command, libraries, headers, pkg-config an
 	    packaging/$$file.in > $(DESTDIR)$(LIBDIR)/$$to/$$file; \
 	  chmod 644 $(DESTDIR)$(LIBDIR)/$$to/$$file; \
 	done
+
+.PHONY: dist
+dist: ## build what is published into target/dist: wheel, sdist, Debian packages, the command as a static file, the C library
+	@packaging/need cc c++ python3 venv dh dh_python3
+	CARGO=$(CARGO) packaging/dist
+
+.PHONY: test-dist
+test-dist: ## use each file of target/dist in a minimal Debian without Rust or a compiler (as root; SUITE=bookworm)
+	@packaging/need debootstrap lintian memcached venv
+	tests/dist/run
 
 .PHONY: clean
 clean: ## remove everything that was built

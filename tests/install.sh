@@ -16,24 +16,9 @@ readonly work prefix=$work/prefix
 # shellcheck disable=SC2064 # the folder of now
 trap "rm -rf '$work'" EXIT
 trap 'exit 1' INT TERM
-version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
-readonly version
-failed=0 passed=0
+. tests/must.sh
 # A library path from outside would hide that the installed one is not found.
 unset LD_LIBRARY_PATH CFLAGS LDFLAGS PKG_CONFIG_SYSROOT_DIR
-
-# must WHAT COMMAND...: one line for one promise, and what the command said only if it failed.
-must() {
-    local what=$1
-    shift
-    if "$@" >"$work/log" 2>&1; then
-        echo "ok $what"
-        passed=$((passed + 1))
-    else
-        printf 'FAILED %s\n%s\n' "$what" "$(tail -n 40 "$work/log" | sed 's/^/    /')"
-        failed=$((failed + 1))
-    fi
-}
 
 main() {
     must "make install works" make -s install "PREFIX=$prefix" DESTDIR=
@@ -55,6 +40,8 @@ main() {
     must "DESTDIR stages the files" make -s install PREFIX=/usr "DESTDIR=$work/stage"
     must "every file is staged" all_files "$work/stage/usr"
     must "nothing that is staged knows of the stage" staged_for_usr
+    must "the crates can be packaged, each after those that it needs" crates
+    must "the source of the Python module is complete" python_source
     echo "install: $passed passed, $failed failed"
     ((failed == 0))
 }
@@ -156,6 +143,21 @@ cmake_project() {
 
 cmake_refuses() {
     ! cmake "$work/build" -DMEMLOCK_VERSION=99
+}
+
+crates() {
+    "${CARGO:-cargo}" publish --dry-run --no-verify --allow-dirty -p memlock-core -p memlock-ffi -p memlock-cli 2>&1 | tee "$work/crates" &&
+        ! grep -E "has no (description|license|documentation|homepage|repository)" "$work/crates"
+}
+
+python_source() {
+    local file
+    "$(dirname "${PYTHON:-target/venv/bin/python}")/maturin" sdist -m memlock-py/Cargo.toml -o "$work/source" || return
+    tar -C "$work/source" -xf "$work/source/memlock-$version.tar.gz"
+    for file in LICENSE-MIT LICENSE-APACHE README.md Cargo.lock python/memlock/py.typed memlock-core/src/lib.rs; do
+        [[ -e $work/source/memlock-$version/$file ]] || { echo "no $file"; return 1; }
+    done
+    grep -q '^Description-Content-Type: text/markdown' "$work/source/memlock-$version/PKG-INFO"
 }
 
 soname() { readelf -d "$prefix/lib/libmemlock.so.0" | grep -F 'soname: [libmemlock.so.0]'; }
