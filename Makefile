@@ -248,7 +248,7 @@ install-built:
 	  case $$file in *.pc) to=pkgconfig ;; *) to=cmake/memlock ;; esac; \
 	  sed -e 's|@PREFIX@|$(PREFIX)|; s|@LIBDIR@|$(LIBDIR)|; s|@INCLUDEDIR@|$(INCLUDEDIR)|; s|@VERSION@|$(VERSION)|; s|@SONAME@|$(SONAME)|' \
 	    -e 's|@RPATH@|$(if $(filter /usr/lib%,$(LIBDIR)),,-Wl,-rpath,$${libdir})|' \
-	    -e "s|@LIB_TO_INCLUDE@|$$(realpath -m --relative-to=$(LIBDIR) $(INCLUDEDIR))|" \
+	    -e "s|@LIB_TO_INCLUDE@|$$(realpath -ms --relative-to=$(LIBDIR) $(INCLUDEDIR))|" \
 	    packaging/$$file.in > $(DESTDIR)$(LIBDIR)/$$to/$$file; \
 	  chmod 644 $(DESTDIR)$(LIBDIR)/$$to/$$file; \
 	done

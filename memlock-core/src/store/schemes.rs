@@ -109,9 +109,11 @@ fn open_one_of(
     let known = schemes.iter().find(|(scheme, ..)| *scheme == url.scheme);
     let (.., open) = known.ok_or_else(|| {
         let forms: Vec<&str> = schemes.iter().map(|(_, form, _)| *form).collect();
-        let why = match url::SCHEMES.iter().any(|(scheme, _)| *scheme == url.scheme) {
-            true => "names a store that this memlock was built without",
-            false => "has no scheme that memlock knows",
+        let why = match url::SCHEMES.iter().find(|(scheme, ..)| *scheme == url.scheme) {
+            Some((_, features, _)) => {
+                &format!("names a store that this memlock was built without (features: {features})")
+            }
+            None => "has no scheme that memlock knows",
         };
         Error::config(format!("{} {why}. The known ones are {}.", url.shown(), forms.join(", ")))
     })?;
@@ -128,7 +130,9 @@ mod tests {
         let memory: Vec<Scheme> =
             SCHEMES.iter().filter(|(scheme, ..)| *scheme == "memory").copied().collect();
         for (text, why) in [
-            ("redis://h", "names a store that this memlock was built without. The known"),
+            ("redis://h", "this memlock was built without (features: redis). The known"),
+            ("mariadb://h", "built without (features: mysql)."),
+            ("rediss://h", "built without (features: redis, tls)."),
             ("etcd://h", "has no scheme that memlock knows. The known ones are memory://name."),
         ] {
             let error = open_one_of(&memory, &mut Url::parse(text).unwrap(), &clock).unwrap_err();
@@ -140,7 +144,7 @@ mod tests {
     #[test]
     fn messages_may_show_the_schemes() {
         for (known, ..) in SCHEMES {
-            assert!(url::SCHEMES.iter().any(|(scheme, _)| scheme == known), "{known}");
+            assert!(url::SCHEMES.iter().any(|(scheme, ..)| scheme == known), "{known}");
         }
     }
 }

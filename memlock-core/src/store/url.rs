@@ -7,19 +7,20 @@ use std::time::Duration;
 use crate::error::{Error, Result};
 use crate::name::percent_decode;
 
-/// The schemes, and whether their URLs may contain a user and a password in front of a host.
-pub(super) const SCHEMES: [(&str, bool); 11] = [
-    ("memcached", false),
-    ("memcached+unix", false),
-    ("memory", false),
-    ("mysql", true),
-    ("mariadb", true),
-    ("postgresql", true),
-    ("postgres", true),
-    ("redis", true),
-    ("rediss", true),
-    ("redis+unix", false),
-    ("sqlite", false),
+/// The schemes, the cargo features that they need, and whether their URLs may contain a user and a
+/// password in front of a host.
+pub(super) const SCHEMES: [(&str, &str, bool); 11] = [
+    ("memcached", "memcached", false),
+    ("memcached+unix", "memcached", false),
+    ("memory", "", false),
+    ("mysql", "mysql", true),
+    ("mariadb", "mysql", true),
+    ("postgresql", "postgresql", true),
+    ("postgres", "postgresql", true),
+    ("redis", "redis", true),
+    ("rediss", "redis, tls", true),
+    ("redis+unix", "redis", false),
+    ("sqlite", "sqlite", false),
 ];
 
 /// The parameters whose values are no secrets.
@@ -418,7 +419,7 @@ fn plain(text: &str) -> Option<String> {
 pub fn without_password(text: &str) -> String {
     let Some((scheme, rest)) = split_scheme(text) else { return HIDDEN.to_owned() };
     let is_long = text.len() > LONGEST_SHOWN;
-    let Some(&(_, has_users)) = SCHEMES.iter().find(|(known, _)| *known == scheme) else {
+    let Some(&(.., has_users)) = SCHEMES.iter().find(|(known, ..)| *known == scheme) else {
         let is_scheme = !is_long && rest.starts_with("//") && plain(text).is_some();
         return if is_scheme { format!("{scheme}:{HIDDEN}") } else { HIDDEN.to_owned() };
     };
@@ -463,7 +464,7 @@ pub fn has_secret_url(text: &str) -> bool {
         let rest = &text[end + 1..];
         // What is not followed by two slashes is more often a name with a path in it.
         (rest.starts_with("//") || scheme.ends_with("+unix"))
-            && SCHEMES.iter().map(|(name, _)| *name).chain(OTHERS).any(is_known)
+            && SCHEMES.iter().map(|(name, ..)| *name).chain(OTHERS).any(is_known)
             && may_have_secret(rest.trim_start_matches('/'))
     })
 }
@@ -876,7 +877,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_message_shows_a_password(
-            (scheme, has_users) in prop::sample::select(SCHEMES.to_vec()),
+            (scheme, _, has_users) in prop::sample::select(SCHEMES.to_vec()),
             // No part of any sentence, and never a number, which is a port in some places.
             words in prop::collection::vec("[QVJ]{3,5}", 1..4),
             marks in prop::sample::subsequence(MARKS.to_vec(), 3).prop_shuffle(),
