@@ -159,12 +159,9 @@ impl Connection {
         clock: &BootClock,
     ) -> std::result::Result<Connection, Stop> {
         let unopened = |problem: Problem| why_not_opened(problem, &place.path);
-        if place.prepare().is_err() {
-            if place.leads_nowhere() {
-                return Err(unopened(Problem::Replaced));
-            }
-            // It may lead to a file again since.
-            place.prepare().map_err(|error| unopened(error.into()))?;
+        let prepared = place.unless_nowhere(|| place.prepare());
+        if prepared.map_err(|error| unopened(error.into()))?.is_none() {
+            return Err(unopened(Problem::Replaced));
         }
         let others = OpenFiles::now();
         let files = Files::of(&place.path).map_err(|error| unopened(error.into()))?;

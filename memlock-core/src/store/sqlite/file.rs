@@ -139,9 +139,19 @@ impl Location {
         self.check()
     }
 
+    /// What `open` returns; `None` if it fails, and the path leads nowhere. If it leads to a file
+    /// again since the failure, `open` is called once more.
+    pub(super) fn unless_nowhere<T>(&self, open: impl Fn() -> Result<T>) -> Result<Option<T>> {
+        match open() {
+            Ok(opened) => Ok(Some(opened)),
+            Err(_) if self.leads_nowhere() => Ok(None),
+            Err(_) => open().map(Some),
+        }
+    }
+
     /// Whether the path leads to no file, and to no directory that could have one: as while links
     /// are switched.
-    pub(super) fn leads_nowhere(&self) -> bool {
+    fn leads_nowhere(&self) -> bool {
         !self.path.exists() && (self.path.is_symlink() || !directory_of(&self.path).is_dir())
     }
 

@@ -104,21 +104,14 @@ impl Share {
                 return Ok(Arc::clone(connection));
             }
         }
-        let mut found = SharedConnection::to(place);
-        if found.is_err() && used.is_some() {
-            if place.leads_nowhere() {
-                return Err(Stop::BusyOpening);
-            }
-            // It may lead to a file again since.
-            found = SharedConnection::to(place);
-        }
-        match found {
-            Ok(connection) => {
-                *used = Some(Used { connection: Arc::clone(&connection), seen: now });
-                Ok(connection)
-            }
-            Err(error) => Err(Stop::Failed(Failure { error, sent: false })),
-        }
+        let found = match *used {
+            Some(_) => place.unless_nowhere(|| SharedConnection::to(place)),
+            None => SharedConnection::to(place).map(Some),
+        };
+        let found = found.map_err(|error| Stop::Failed(Failure { error, sent: false }))?;
+        let connection = found.ok_or(Stop::BusyOpening)?;
+        *used = Some(Used { connection: Arc::clone(&connection), seen: now });
+        Ok(connection)
     }
 
     /// The connection of the last call, wherever the path leads by now.
