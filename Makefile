@@ -256,7 +256,7 @@ install-built:
 .PHONY: dist
 dist: ## build what is published into target/dist: wheel, sdist, Debian packages, the command as a static file, the C library
 	@packaging/need cc c++ python3 venv dh dh_python3
-	CARGO=$(CARGO) packaging/dist
+	CARGO=$(CARGO) VERSION=$(VERSION) packaging/dist
 
 .PHONY: test-dist
 test-dist: ## use each file of target/dist in a minimal Debian without Rust or a compiler (as root; SUITE=bookworm)
