@@ -32,7 +32,7 @@ SECONDS ?= 20
 RUFF := $(VENV)/bin/ruff
 # Python without a suffix, which ruff does not find by itself.
 SCRIPTS := benches/run benches/run-contended examples/dedupe/run examples/demo/run examples/payments/run examples/rate_limit/run fuzz/run \
-  tests/circles tests/docs/links tests/docs/samples tests/prove tests/repeat tests/run
+  packaging/third-party tests/circles tests/docs/links tests/docs/samples tests/prove tests/repeat tests/run
 
 .PHONY: help
 help: ## list the targets
@@ -260,7 +260,7 @@ dist: ## build what is published into target/dist: wheel, sdist, Debian packages
 
 .PHONY: test-dist
 test-dist: ## use each file of target/dist in a minimal Debian without Rust or a compiler (as root; SUITE=bookworm)
-	@packaging/need debootstrap lintian memcached venv
+	@packaging/need debootstrap lintian memcached pkill readelf venv
 	tests/dist/run
 
 .PHONY: clean
