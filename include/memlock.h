@@ -38,8 +38,10 @@
  * and is otherwise unchanged; except that an out parameter for a handle is set to NULL then.
  *
  * Threads and processes. All functions are thread-safe unless documented otherwise, and may be
- * called in a child made by fork(). The child holds none of its parent's locks and permits. A daemon
- * that closes all descriptors does so before its first call, or closes its clients first: see
+ * called in a child made by fork(). The child holds none of its parent's locks and permits. A
+ * callback may fork, but the child may then only call async-signal-safe functions, exec or _exit:
+ * what else it does, also by returning from the callback, is undefined. A daemon that closes all
+ * descriptors does so before its first call, or closes its clients first: see
  * docs/threads-and-forks.md.
  *
  * pthread_cancel() of a thread in a call of memlock does not act before the call has returned: no
@@ -383,9 +385,8 @@ typedef struct memlock_owner {
  * function of memlock, including memlock_log_set(), but must not use the lock, permit, list or
  * iteration handle of the call that logs, nor wait for what that call holds or waits for. It
  * should not wait for permits either: other threads that use the same semaphore may have to wait
- * as long. Messages that the callback itself causes are dropped. If the callback forks and the
- * child returns from it, the interrupted call returns in the child MEMLOCK_INTERRUPTED, or as if
- * nothing were held.
+ * as long. Messages that the callback itself causes are dropped. A child that the callback forks
+ * may only call async-signal-safe functions, exec or _exit.
  */
 typedef void (*memlock_log_callback)(int level, const char *part, const char *message, void *arg);
 

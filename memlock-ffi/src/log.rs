@@ -48,9 +48,8 @@ pub const MEMLOCK_LOG_TRACE: c_int = 5;
 /// function of memlock, including memlock_log_set(), but must not use the lock, permit, list or
 /// iteration handle of the call that logs, nor wait for what that call holds or waits for. It
 /// should not wait for permits either: other threads that use the same semaphore may have to wait
-/// as long. Messages that the callback itself causes are dropped. If the callback forks and the
-/// child returns from it, the interrupted call returns in the child MEMLOCK_INTERRUPTED, or as if
-/// nothing were held.
+/// as long. Messages that the callback itself causes are dropped. A child that the callback forks
+/// may only call async-signal-safe functions, exec or _exit.
 pub type memlock_log_callback = Option<
     unsafe extern "C" fn(
         level: c_int,

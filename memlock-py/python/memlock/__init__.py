@@ -23,8 +23,11 @@ more. Daemon threads usually end in silence; if one still runs, its call raises 
 the main thread holds is released. Sub-interpreters cannot import this module.
 
 Forks: a child made by os.fork or multiprocessing may use the objects that it inherited. It opens
-its own connections, and it neither holds nor releases what its parent holds. A daemon that closes
-all descriptors does so before it uses memlock, or closes its clients first.
+its own connections, and it neither holds nor releases what its parent holds. A callback, a handler
+of logging, and a signal handler that runs during a call of memlock may fork, but the child may then
+only call os.exec*() or os._exit(): what else it does, also by returning from the callback, is
+undefined. A daemon that closes all descriptors does so before it uses memlock, or closes its
+clients first.
 
 Transactions: a lock must be held until the transaction of the work has been committed. Use
 memlock.transaction() for a connection of the DB-API, memlock.django or memlock.sqlalchemy; and

@@ -1,4 +1,4 @@
-//! Waiting while something else goes wrong: orphaned grants, full servers, panics, forks.
+//! Waiting while something else goes wrong: orphaned grants, full servers, panics.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
