@@ -339,15 +339,9 @@ impl RenewalCallback {
             Notice::AtRisk(left) => (MEMLOCK_LEASE_AT_RISK, to_millis(left)),
             Notice::Lost(loss) => (loss_code(loss), 0),
         };
-        let process = fork::generation();
         // SAFETY: C passed this function for this call, and its argument is valid until `disable`
         // has returned.
         unsafe { (self.function)(event, left_ms, self.arg) };
-        // In a child that the callback made, the mutex may stay locked by a thread that exists only
-        // in the parent.
-        if fork::generation() != process {
-            return;
-        }
         self.state().running = None;
         self.changed.notify_all();
     }
@@ -374,6 +368,3 @@ impl RenewalCallback {
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-#[cfg(test)]
-mod tests;
