@@ -209,10 +209,10 @@ impl Context {
         ops: &[Op<'_>],
     ) -> std::result::Result<Vec<Reply>, Failure> {
         self.skip_if_silent(route)?;
-        unless_astray(|| match self.fell_silent(route) {
+        match self.fell_silent(route) {
             Some(_) => self.inner.store.run_briefly(route, ops),
             None => self.inner.store.run(route, ops),
-        })
+        }
     }
 
     /// As [`Context::run`], and calls `meanwhile` while the request is on its way.
@@ -223,7 +223,7 @@ impl Context {
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
         self.skip_if_silent(route)?;
-        unless_astray(|| self.inner.store.run_while(route, ops, meanwhile))
+        self.inner.store.run_while(route, ops, meanwhile)
     }
 
     /// How often [`Context::cancel_waits`] was called.
@@ -354,20 +354,6 @@ impl Context {
             sent: true,
         })
     }
-}
-
-/// Runs a batch, unless this process is a child that was forked during the call, before the batch
-/// or in the middle of it: such a child sends and reads nothing in its parent's name.
-fn unless_astray<T>(
-    run: impl FnOnce() -> std::result::Result<T, Failure>,
-) -> std::result::Result<T, Failure> {
-    let process = fork::process();
-    let astray = || Failure { error: fork::astray(), sent: false };
-    if process != fork::generation() {
-        return Err(astray());
-    }
-    let ran = run();
-    if process == fork::generation() { ran } else { Err(astray()) }
 }
 
 impl fmt::Debug for Context {

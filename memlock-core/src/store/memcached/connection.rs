@@ -83,7 +83,7 @@ impl Connection {
         self.write([stamp, None])?;
         if !self.socket.output.is_empty() {
             self.socket.write_out()?;
-            remote::aside(meanwhile)?;
+            meanwhile();
         }
         let mut opaque = first_opaque;
         let mut patience = Patience::default();

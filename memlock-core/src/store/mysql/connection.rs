@@ -160,7 +160,7 @@ impl Connection {
                 sent: failure.sent && batch.left().any(Op::changes) || has_changed,
                 ..failure
             })?;
-            remote::aside(meanwhile)?;
+            meanwhile();
             let mut patience = Patience::default();
             for left in (0..count).rev() {
                 while let Some(op) = batch.next()

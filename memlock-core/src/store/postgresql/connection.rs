@@ -219,7 +219,7 @@ impl Connection {
             .map_err(|error| Stop::Failed(Failure { error, sent: false }))?;
         self.is_ready = false;
         self.wire.send().map_err(Stop::Failed)?;
-        remote::aside(meanwhile).map_err(Stop::Failed)?;
+        meanwhile();
         let unread = |error| Stop::Failed(Failure { error, sent: true });
         let mut patience = Patience::default();
         let mut answers = None;

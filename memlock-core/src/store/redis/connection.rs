@@ -107,7 +107,7 @@ impl Connection {
         let raises = draws && self.encode_draw(false);
         if !self.socket.output.is_empty() {
             self.socket.write_out()?;
-            remote::aside(meanwhile)?;
+            meanwhile();
         }
         let mut patience = Patience::default();
         if script == Script::Reloaded {

@@ -57,7 +57,7 @@ pub(super) use hosts::bad_server;
 pub(super) use hosts::split;
 #[cfg(any(feature = "memcached", feature = "redis"))]
 pub(super) use hosts::unix_socket;
-pub(super) use protocol::{Connection, Protocol, aside};
+pub(super) use protocol::{Connection, Protocol};
 #[allow(unused_imports, reason = "each store has the kind of clock that it has")]
 pub(super) use protocol::{Reading, ServerTime};
 #[cfg(any(feature = "memcached", feature = "redis"))]

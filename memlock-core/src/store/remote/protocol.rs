@@ -9,7 +9,6 @@ use super::settings::{Address, Evictions};
 use super::socket::Socket;
 use crate::clock::{Clock, Moment};
 use crate::error::Result;
-use crate::fork;
 use crate::lease::DRIFT;
 use crate::name::Key;
 #[cfg(feature = "admin")]
@@ -61,19 +60,6 @@ pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
     fn admin(&self, address: &Address) -> Result<Box<dyn Admin>>;
 }
 
-/// Calls `meanwhile` between a request and its replies.
-///
-/// # Errors
-/// A child that `meanwhile` forked must not read its parent's replies.
-pub(in crate::store) fn aside(meanwhile: &dyn Fn()) -> std::result::Result<(), Failure> {
-    let process = fork::generation();
-    meanwhile();
-    if fork::generation() != process {
-        return Err(Failure { error: fork::astray(), sent: false });
-    }
-    Ok(())
-}
-
 /// A connection that is ready for batches.
 pub(in crate::store) trait Connection: fmt::Debug + Send {
     /// One life of the server.
@@ -81,8 +67,8 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
     /// One reading of the server's clock.
     type Time: ServerTime;
 
-    /// Runs a batch, and calls [`aside`] between each request and its replies. After a failure the
-    /// connection must be dropped, unless it [`was_refused`](Connection::was_refused).
+    /// Runs a batch, and calls `meanwhile` between each request and its replies. After a failure
+    /// the connection must be dropped, unless it [`was_refused`](Connection::was_refused).
     fn run(
         &mut self,
         ops: &[Op<'_>],

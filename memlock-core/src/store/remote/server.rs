@@ -12,7 +12,7 @@ use super::protocol::{Connection, Protocol, ServerTime};
 use super::settings::{Address, Evictions, Place, Settings};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
-use crate::fork::{self, ForkLocal};
+use crate::fork::ForkLocal;
 use crate::store::recovery::{self, Guard, Observed};
 use crate::store::{Epoch, Failure, Op, Recovery, Reply, Silence, Survives};
 
@@ -187,7 +187,7 @@ impl<P: Protocol> Server<P> {
         };
         let is_suspect =
             taken.is_some_and(|taken| self.idle().epoch != epoch && !self.was_waited_for(taken));
-        if is_suspect && !failure.sent && failure.error.is_outage() && !fork::is_astray() {
+        if is_suspect && !failure.sent && failure.error.is_outage() {
             let epoch = self.idle().epoch;
             return self.attempt(protocol, None, epoch, ops, meanwhile, None);
         }
@@ -214,7 +214,6 @@ impl<P: Protocol> Server<P> {
         meanwhile: &dyn Fn(),
         brief: Option<&Address>,
     ) -> std::result::Result<Vec<Reply>, Failure> {
-        let process = fork::process();
         let began = pooled.as_ref().map_or_else(|| self.clock.now(), |pooled| pooled.last_used());
         let fail = |Failure { error, sent }, is_silence| {
             let error = error.during(format_args!("{}", self.title()));
@@ -257,10 +256,6 @@ impl<P: Protocol> Server<P> {
         if let Some(before) = dialled {
             self.note_contact(protocol, &before, &connection);
             self.warn_of_evictions(protocol, &connection);
-        }
-        // The logger may have forked, too: the connection is the parent's.
-        if fork::generation() != process {
-            return Err(Failure { error: fork::astray(), sent: false });
         }
         match ended {
             Ok(replies) => {

@@ -60,7 +60,7 @@ use super::url::Url;
 use super::{Failure, Guarantees, Node, Op, Reply, Route, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
-use crate::fork::{self, ForkLocal};
+use crate::fork::ForkLocal;
 use crate::name::{Keyspace, percent_decode};
 #[cfg(feature = "admin")]
 use connection::Connection;
@@ -156,12 +156,11 @@ impl Sqlite {
 
     /// Runs a batch, and repeats it until the file is unlocked.
     fn attempt(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
-        let process = fork::process();
         self.clock.check().map_err(|error| Failure { error, sent: false })?;
         let began = self.clock.now();
         let mut tries = 0;
         loop {
-            let pause = match self.attempt_once(process, ops) {
+            let pause = match self.attempt_once(ops) {
                 Ok(replies) => return Ok(replies),
                 Err(Stop::Failed(failure)) => return Err(failure),
                 Err(Stop::Full(error)) => return Err(Failure { error, sent: false }),
@@ -186,15 +185,10 @@ impl Sqlite {
 
     /// The connection is this thread's for one attempt only, so that no thread's time limit counts
     /// for another.
-    fn attempt_once(&self, process: u64, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Stop> {
+    fn attempt_once(&self, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Stop> {
         let shared = self.share.get().find(&self.place, self.clock.now())?;
         let mut connection = shared.lock();
-        // No fork happens while this is held.
         let _call = fork_safety::enter();
-        if fork::generation() != process {
-            let error = fork::astray();
-            return Err(Stop::Failed(Failure { error, sent: false }));
-        }
         let Sqlite { place, clock, keys, .. } = self;
         connection::run(&mut connection, shared.id, place, clock, keys, ops)
     }
