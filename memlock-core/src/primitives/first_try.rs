@@ -2,7 +2,6 @@
 //! the caller has time.
 
 use crate::error::{Error, ErrorKind, Result};
-use crate::fork;
 use crate::target::Target;
 use crate::wait::local::LocalWaiters;
 use crate::wait::policy::Event;
@@ -18,7 +17,6 @@ pub(super) fn acquire<G: Acquire>(
     target: &Target,
     local: &LocalWaiters<G::HandoffRequest, G::Guard>,
 ) -> Result<Waited<G::Guard>> {
-    let process = fork::generation();
     let interruption = Interruption::new(wait, &target.context);
     if interruption.is_early() {
         return Ok(Waited::Interrupted);
@@ -42,8 +40,6 @@ pub(super) fn acquire<G: Acquire>(
         None => acquire.attempt(false, &is_over),
     };
     let first = match attempted {
-        // A child that a callback forked has no part in its parent's call.
-        _ if fork::generation() != process => return Ok(Waited::Interrupted),
         Ok(Some(guard)) => return Ok(Waited::Done(guard)),
         Ok(None) if known.is_some() => Ok(None),
         Ok(None) => Ok(Some(Event::Missed)),
@@ -57,7 +53,7 @@ pub(super) fn acquire<G: Acquire>(
     if first.is_err() && interruption.is_set() {
         return Ok(Waited::Interrupted);
     }
-    let start = Start { process, began, deadline, known, first };
+    let start = Start { began, deadline, known, first };
     if start.first.is_ok() && would_wait_for_itself(acquire, wait, target) {
         let text = format!(
             "What it needs on {} is held by the caller itself, which would wait for itself: release \

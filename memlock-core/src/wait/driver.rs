@@ -12,7 +12,6 @@ use super::policy::{Ended, Event, Known, Policy, Step};
 use super::queue::Queue;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fork;
 use crate::name::Key;
 use crate::notify::{Listener, Reach, WakeMessage};
 use crate::owner::Identity;
@@ -32,8 +31,6 @@ const LONG: Duration = Duration::from_secs(3600);
 
 /// The state of a call that enters the wait after its first attempt.
 pub(crate) struct Start {
-    /// The [`fork::generation`] in which the call began.
-    pub(crate) process: u64,
     pub(crate) began: Moment,
     pub(crate) deadline: Option<Moment>,
     /// What this process knows of the queue, if other threads of it wait or did so a moment ago.
@@ -87,8 +84,6 @@ struct Waiter<'a, 'g, G: Acquire> {
     can_be_woken: bool,
     /// The wake-up for the current entry; its sender removes the entry.
     woken_by: Option<WakeMessage>,
-    /// The [`fork::generation`] to which the wait belongs.
-    process: u64,
     /// Whether the server has answered during this wait.
     reached: bool,
     /// Why the server cannot be reached at present.
@@ -133,7 +128,6 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             listener,
             can_be_woken: false,
             woken_by: None,
-            process: start.process,
             reached: false,
             failure: None,
             is_connected: true,
@@ -154,12 +148,6 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             self.observe(Event::Interrupted);
         }
         loop {
-            if self.is_inherited() {
-                // The wait, and all state that belongs to it, is the parent's.
-                self.has_left = true;
-                self.ids.clear();
-                return Ok(Waited::Interrupted);
-            }
             let step = if self.is_first || self.become_first() {
                 self.policy.step(self.now())
             } else {
@@ -168,9 +156,6 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             // A cancellation interrupts only one sleep, which may have been a sleep behind others.
             if self.is_first && matches!(step, Step::Sleep(_)) && interruption.is_set() {
                 self.observe(Event::Interrupted);
-                continue;
-            }
-            if self.is_inherited() {
                 continue;
             }
             let sleep_until = match step {
@@ -188,7 +173,6 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             self.is_connected = true;
             match step {
                 Step::Try => match self.acquire.attempt(self.policy.is_called(), &is_over) {
-                    _ if self.is_inherited() => {}
                     Ok(Some(guard)) => return Ok(Waited::Done(self.granted(guard))),
                     Ok(None) => self.observe(Event::Missed),
                     Err(error) if !self.acquire.can_go_on_after(&error) => return Err(error),
@@ -211,11 +195,6 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
                 Step::End(Ended::Outage) => return Err(self.outage()),
             }
         }
-    }
-
-    /// Whether this process is a child that a callback forked during the wait.
-    fn is_inherited(&self) -> bool {
-        fork::generation() != self.process
     }
 
     /// The step of a waiter behind others of its process.
@@ -402,7 +381,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
 
 impl<G: Acquire> Drop for Waiter<'_, '_, G> {
     fn drop(&mut self) {
-        if self.has_left || self.is_inherited() {
+        if self.has_left {
             return;
         }
         let ticket = self.leave_local(None);

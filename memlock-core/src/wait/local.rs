@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use super::policy::{Known, QueuePosition};
 use crate::clock::Moment;
-use crate::fork::{self, ForkLocal};
+use crate::fork::ForkLocal;
 use crate::name::Key;
 use crate::notify::Listener;
 use crate::sync::{AtomicBool, Mutex, MutexGuard};
@@ -54,7 +54,6 @@ pub(crate) struct LocalWaiters<A, G> {
     /// Whether each waiter has its own entry in the server's queue, because several of them can
     /// hold the target at once.
     side_by_side: bool,
-    /// A child that a callback forked during a call may use this, too: it gets its own value.
     shared: ForkLocal<Shared<A, G>>,
 }
 
@@ -160,10 +159,6 @@ impl<A: Copy, G> HandingOff<'_, A, G> {
 
 impl<A: Copy, G> Drop for HandingOff<'_, A, G> {
     fn drop(&mut self) {
-        // In a child that a callback forked, the list is the parent's.
-        if fork::is_astray() {
-            return;
-        }
         self.local.with_waiter(self.key, self.number, |waiter| {
             if matches!(waiter.state, State::HandingOff) {
                 (waiter.state, waiter.request, waiter.woken) =
@@ -257,8 +252,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
 
     /// Records entries of this process that could not be removed from the server's queue.
     pub(crate) fn leave_behind(&self, key: &Key, ids: &[WaitId]) {
-        // In a child that a callback forked during a call, the entries are the parent's.
-        if ids.is_empty() || fork::is_astray() {
+        if ids.is_empty() {
             return;
         }
         let mut lists = self.lists();

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::limit::{Wait, Waited};
 use crate::context::Context;
 use crate::error::{ErrorKind, Result};
-use crate::fork;
 use crate::store::Route;
 
 /// The first pause, and the longest.
@@ -23,7 +22,7 @@ pub(crate) fn poll<T>(
     wait: &Wait<'_>,
     mut attempt: impl FnMut() -> Result<Option<T>>,
 ) -> Result<Waited<T>> {
-    let (process, cancellations) = (fork::generation(), context.cancellations());
+    let cancellations = context.cancellations();
     let is_cancelled =
         || context.cancellations() != cancellations || context.is_closed() || wait.is_interrupted();
     let clock = context.clock();
@@ -66,11 +65,11 @@ pub(crate) fn poll<T>(
         // Sleeps on a listener, because a cancellation interrupts it.
         let listener =
             listener.get_or_insert_with(|| context.notifier().take(context.local_address(route)));
-        if is_cancelled() || fork::generation() != process {
+        if is_cancelled() {
             return Ok(Waited::Interrupted);
         }
         listener.sleep(jittered.min(left));
-        if is_cancelled() || fork::generation() != process {
+        if is_cancelled() {
             return Ok(Waited::Interrupted);
         }
         pause = (pause * 2).min(PAUSES.1);

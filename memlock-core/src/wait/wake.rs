@@ -9,7 +9,6 @@ use std::time::Duration;
 use super::entries::Entry;
 
 use super::local::LocalWaiters;
-use crate::fork;
 use crate::mutation::{self, Mutation};
 use crate::notify::{Successors, WakeMessage};
 use crate::target::Target;
@@ -95,10 +94,6 @@ impl<'a, A, G> Waker<'a, A, G> {
 
 impl<A: Copy, G> Wake for Waker<'_, A, G> {
     fn wake(&self, entry: &Entry<'_>, message: WakeMessage) -> Delivery {
-        // A child that a callback forked during the call wakes no waiter on behalf of its parent.
-        if fork::is_astray() {
-            return Delivery::Unavailable;
-        }
         let trusted = self.woken_ahead.is_some() && mutation::has(Mutation::TrustTheEarlyWake);
         if self.woken_ahead == Some(entry.id)
             || trusted
