@@ -15,7 +15,6 @@ use super::ticket::Completion;
 use crate::clock::{Clock, Moment};
 use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fork;
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
@@ -78,16 +77,11 @@ pub(super) struct Attempt<'a> {
 }
 
 /// While this value exists, the thread counts as a waiter in the queue.
-struct InQueue<'a> {
-    combiner: &'a Combiner,
-    process: u64,
-}
+struct InQueue<'a>(&'a Combiner);
 
 impl Drop for InQueue<'_> {
     fn drop(&mut self) {
-        if fork::generation() == self.process {
-            self.combiner.leaves_queue();
-        }
+        self.0.leaves_queue();
     }
 }
 
@@ -283,8 +277,7 @@ impl<'a> Attempt<'a> {
         // A request of a waiter that has to join the queue may have got no reply, too.
         let outcome = self.take(completion);
         if in_queue {
-            self.in_queue =
-                Some(InQueue { combiner: semaphore.combiner(), process: fork::generation() });
+            self.in_queue = Some(InQueue(semaphore.combiner()));
             return None;
         }
         Some(outcome)

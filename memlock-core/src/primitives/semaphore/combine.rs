@@ -31,7 +31,7 @@
 //! | a wait ends while its operation is in a batch | the leader drops the operation before the next request, unless it is in doubt; its thread waits for that, for no longer than a batch lasts |
 //! | the thread of an operation unwinds (a callback panicked) | a grant that the operation may get is remembered as orphaned, and reaped at the next contact |
 //! | the leader unwinds, or its own wait ends | the batch returns to the head of the list, with its doubts, and the next leader is woken |
-//! | the process forks | the child has a combiner of its own; a leader or sleeper in the child abandons all operations at its next step |
+//! | the process forks | the child has a combiner of its own |
 //!
 //! The lease of each operation is counted from before the request whose reply had the server's time
 //! for it, never from a later one: see `Snapshot::lease`.

@@ -19,7 +19,6 @@ use crate::cas_backoff::ROUNDS;
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::Error;
-use crate::fork;
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
@@ -42,7 +41,6 @@ const MOST_LOOKS: usize = 3;
 pub(super) struct Leader<'a> {
     combiner: &'a Combiner,
     semaphore: &'a Semaphore,
-    process: u64,
     /// The leader's own operation is the first, until it is completed.
     batch: Vec<Member>,
     own: Option<Completion>,
@@ -80,7 +78,6 @@ impl<'a> Leader<'a> {
         Leader {
             combiner,
             semaphore,
-            process: fork::generation(),
             batch: vec![Member::of(own, None, false)],
             own: None,
             snapshot: known.map(|snapshot| (snapshot, true)),
@@ -122,10 +119,6 @@ impl<'a> Leader<'a> {
         loop {
             if let Some(own) = self.own.take() {
                 return own;
-            }
-            if fork::generation() != self.process {
-                // A child that a callback forked: the batch is its parent's.
-                return Completion::not_tried();
             }
             self.take_in();
             let is_over_now = self.is_over;
@@ -497,15 +490,11 @@ impl<'a> Leader<'a> {
         self.settle_where(&mut |member| Some(member.fails(error)));
     }
 
-    /// Completes the operations that have an outcome; none of them in a child that a callback
-    /// forked.
+    /// Completes the operations that have an outcome.
     fn settle_where(
         &mut self,
         outcome_of: &mut dyn FnMut(&mut Member) -> Option<OperationOutcome>,
     ) {
-        if fork::generation() != self.process {
-            return;
-        }
         let outcome = Cell::new(None);
         let is_settled = |member: &mut Member| {
             let found = outcome_of(member);
@@ -539,9 +528,6 @@ fn observed_queue(queue: Option<&Item>) -> ObservedQueue {
 
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
-        if fork::generation() != self.process {
-            return;
-        }
         if let Some(writing) = self.writing {
             self.batch.iter_mut().for_each(|member| member.is_in_doubt(writing));
         }

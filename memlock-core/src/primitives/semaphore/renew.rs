@@ -179,7 +179,7 @@ impl PendingRenewal for PermitRenewals {
             }
             OperationOutcome::Failed(error) => Err(Failure { error, sent: false }),
             OperationOutcome::Unresolved(error) => Err(unresolved(error)),
-            // A child that a callback forked renews nothing.
+            // Of a simulated process that is being killed.
             _ => Ok(Vec::new()),
         }
     }

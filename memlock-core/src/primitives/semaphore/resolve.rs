@@ -83,7 +83,7 @@ impl Permit {
             }
             OperationOutcome::Failed(error) => Err(error),
             OperationOutcome::Unresolved(error) => Err(Error::unresolved(error, "semaphore")),
-            // A child that a callback forked holds nothing.
+            // Of a simulated process that is being killed.
             _ => Ok(Outcome::Lost(None)),
         }
     }

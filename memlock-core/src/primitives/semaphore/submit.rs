@@ -11,7 +11,6 @@ use super::snapshot::Snapshot;
 use super::ticket::{Completion, Found, Ticket};
 use super::wake::REAPER;
 use crate::clock::Moment;
-use crate::fork;
 use crate::guard::orphan;
 use crate::lease::Lease;
 use crate::owner::Token;
@@ -57,7 +56,7 @@ pub(super) fn submit(
     let Some(_submitting) = Submitting::enter() else {
         return Leader::alone(semaphore, operation, known).run(is_over);
     };
-    let (combiner, process) = (semaphore.combiner(), fork::generation());
+    let combiner = semaphore.combiner();
     let (acquires, ends) = (operation.acquires(), operation.until);
     match combiner.enlist(operation) {
         Lead::Ours(begun, operation) => {
@@ -65,16 +64,8 @@ pub(super) fn submit(
         }
         Lead::Another(ticket) => {
             let until = None;
-            let sleeper = Sleeper {
-                combiner,
-                semaphore,
-                ticket,
-                process,
-                acquires,
-                ends,
-                until,
-                is_done: false,
-            };
+            let sleeper =
+                Sleeper { combiner, semaphore, ticket, acquires, ends, until, is_done: false };
             sleeper.wait(is_over)
         }
     }
@@ -88,23 +79,15 @@ pub(super) fn park(
     is_over: &dyn Fn() -> bool,
     _submitting: Submitting,
 ) -> Completion {
-    let (combiner, process) = (semaphore.combiner(), fork::generation());
+    let combiner = semaphore.combiner();
     let now = semaphore.target.now();
     let (acquires, ends) = (operation.acquires(), operation.until);
     match combiner.park(operation, now) {
         Parking::Queue => Completion { in_queue: true, ..Completion::not_tried() },
         Parking::Here(ticket) => {
             let until = Some(now + LONGEST_PARKED);
-            let sleeper = Sleeper {
-                combiner,
-                semaphore,
-                ticket,
-                process,
-                acquires,
-                ends,
-                until,
-                is_done: false,
-            };
+            let sleeper =
+                Sleeper { combiner, semaphore, ticket, acquires, ends, until, is_done: false };
             sleeper.wait(is_over)
         }
     }
@@ -115,7 +98,6 @@ struct Sleeper<'a> {
     combiner: &'a Combiner,
     semaphore: &'a Semaphore,
     ticket: Arc<Ticket>,
-    process: u64,
     /// What may be granted to the operation.
     acquires: Option<(Token, Lease)>,
     /// When the thread's wait ends, if it has a limit.
@@ -147,10 +129,6 @@ impl Sleeper<'_> {
                         .run(is_over);
                 }
                 Found::Killed => Some(Completion::not_tried()),
-                // A child that a callback forked: the leader is in the parent.
-                Found::Nothing if fork::generation() != self.process => {
-                    Some(Completion::not_tried())
-                }
                 Found::Nothing => self.take_back_if(is_over()),
             };
             if let Some(completion) = completion {
@@ -163,10 +141,6 @@ impl Sleeper<'_> {
     /// Takes the operation back if it is listed or parked and not wanted any more, or if it is
     /// parked and has to join the queue.
     fn take_back_if(&self, is_over_now: bool) -> Option<Completion> {
-        // A child that was forked by the callback `is_over`: the list is its parent's.
-        if fork::generation() != self.process {
-            return Some(Completion::not_tried());
-        }
         let now = self.semaphore.target.now();
         let clock = self.semaphore.target.context.clock();
         let is_long = self.until.map(|until| until <= now || !clock.advances_while_parked());
@@ -182,7 +156,7 @@ impl Sleeper<'_> {
 
 impl Drop for Sleeper<'_> {
     fn drop(&mut self) {
-        if self.is_done || fork::generation() != self.process {
+        if self.is_done {
             return;
         }
         // The thread unwinds.

@@ -147,7 +147,7 @@ impl Completion {
     }
 
     /// The completion of an operation that was taken back before anything was sent for it, or whose
-    /// process has forked since.
+    /// simulated process is being killed.
     pub(super) fn not_tried() -> Completion {
         let outcome = OperationOutcome::NoRoom { refusal: None };
         let (renewing, gone) = (Vec::new(), Vec::new());
