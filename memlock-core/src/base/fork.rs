@@ -102,11 +102,6 @@ pub(crate) fn process() -> u64 {
     generation()
 }
 
-/// Whether this process is a child that was forked during the current call.
-pub(crate) fn is_astray() -> bool {
-    process() != generation()
-}
-
 /// Runs a call.
 ///
 /// # Errors

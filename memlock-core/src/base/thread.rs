@@ -78,14 +78,6 @@ pub(crate) fn start(name: &str, body: impl FnOnce() + Send + 'static) -> std::io
     started.map(|_| ())
 }
 
-/// Ends a child whose only thread is one that memlock started, with status 0, as the end of its
-/// last thread does. The thread does not return, because the standard library would then lock a
-/// mutex, which another thread of the parent may have held at the fork.
-pub(crate) fn end_child() -> ! {
-    // SAFETY: no other thread runs in this process.
-    unsafe { libc::exit(0) }
-}
-
 thread_local! {
     static IS_MARKED: Cell<bool> = const { Cell::new(false) };
 }

@@ -3,8 +3,6 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::fork;
-
 #[derive(Clone, Debug)]
 pub(crate) struct Confirmed<T>(Arc<Mutex<T>>);
 
@@ -21,12 +19,8 @@ impl<T: Copy> Confirmed<T> {
         self.change(|last| *last = at);
     }
 
-    /// Nothing in a child that was forked during the call: a thread of its parent may have kept the
-    /// mutex locked.
     pub(crate) fn change(&self, change: impl FnOnce(&mut T)) {
-        if !fork::is_astray() {
-            change(&mut self.last());
-        }
+        change(&mut self.last());
     }
 
     fn last(&self) -> MutexGuard<'_, T> {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::context::Context;
 use crate::error::Result;
-use crate::fork::{self, ForkLocal};
+use crate::fork::ForkLocal;
 use crate::name::Key;
 use crate::owner::Token;
 use crate::store::Route;
@@ -79,15 +79,11 @@ impl Orphans {
 /// Remembers a possible grant to this token, to reap it later. `until`: when the grant
 /// has expired on the server.
 pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, until: Moment) {
-    let (process, key) = (fork::process(), target.key.clone());
+    let key = target.key.clone();
     log::info!(
         "What was asked for of {key} may be left behind on its server; it is taken off at the next \
          contact."
     );
-    // In a child that was forked during the call, the grant is the parent's.
-    if process != fork::generation() {
-        return;
-    }
     let orphans = Orphans::of(&target.context);
     let next_try = target.now();
     let orphan = OrphanedGrant { reaper, key, token, until, next_try, pause: PAUSE };
@@ -127,9 +123,6 @@ pub(crate) fn reap(context: &Context, route: Route) {
         if reaped {
             log::debug!("What was left behind of {} was taken off.", target.key);
             (reaper.wake_next)(&target);
-        }
-        if fork::is_astray() {
-            return;
         }
         let after = context.clock().now();
         if found.is_ok() {

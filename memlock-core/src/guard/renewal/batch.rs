@@ -7,7 +7,6 @@ use super::entry::RenewalEntry;
 use super::renewable::{Joined, PendingRenewal, Progress};
 use crate::clock::Moment;
 use crate::context::Context;
-use crate::fork;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Route};
@@ -116,7 +115,6 @@ impl Batch {
         };
         let combined = self.renewal.combine(Arc::new(wanted));
         match &combined {
-            _ if fork::is_astray() => {}
             Ok(gone) => {
                 self.lose(gone);
                 self.entries.retain(|(_, token)| self.renewal.has(*token));
@@ -156,7 +154,7 @@ impl Batch {
 
     /// Gives all entries their new lease.
     fn renewed(&self) {
-        for (entry, token) in self.entries.iter().take_while(|_| !fork::is_astray()) {
+        for (entry, token) in &self.entries {
             if let Some(guard) = entry.held().as_mut().filter(|guard| guard.token() == *token) {
                 self.renewal.apply(guard.as_mut());
             }

@@ -141,9 +141,6 @@ impl RenewalEntry {
             if !held.lose(in_doubt, !silent.contains(&self.server)) {
                 silent.insert(self.server);
             }
-            if fork::is_astray() {
-                return;
-            }
             *self.held() = Some(held);
         }
     }
@@ -176,10 +173,7 @@ impl RenewalEntry {
             }
             Notice::Lost(loss) => log::warn!("{key} is lost: {loss}."),
         }
-        // A logger may have forked: a child renews nothing.
-        let Some(on_notice) = self.on_notice.as_ref().filter(|_| !fork::is_astray()) else {
-            return;
-        };
+        let Some(on_notice) = &self.on_notice else { return };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_notice(notice)));
         if called.is_err() {
             log::error!("The notice callback of {key} panicked.");

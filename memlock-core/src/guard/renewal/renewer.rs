@@ -6,7 +6,6 @@ use super::entries::Entries;
 use super::entry::RenewalEntry;
 use super::round;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fork::Call;
 use crate::thread;
 
 /// Adds an entry, and starts the renewal thread if it does not run.
@@ -28,7 +27,6 @@ pub(super) fn add(entry: &Arc<RenewalEntry>) -> Result<()> {
 }
 
 fn run(shared: &Entries<RenewalEntry>) {
-    let call = Call::begin();
     loop {
         let (entries, changes) = {
             let mut list = shared.list();
@@ -39,10 +37,6 @@ fn run(shared: &Entries<RenewalEntry>) {
             (list.entries.clone(), list.changes)
         };
         let pause = round::round(&entries);
-        // A child that a callback forked renews nothing.
-        if call.is_astray() {
-            thread::end_child();
-        }
         drop(entries);
         let list = shared.list();
         // An entry that was added meanwhile may be due sooner.

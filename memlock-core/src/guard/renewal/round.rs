@@ -10,7 +10,6 @@ use super::entry::RenewalEntry;
 use super::notice::Notice;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fork;
 use crate::guard::outcome::Loss;
 use crate::mutation::{self, Mutation};
 use crate::store::{Failure, Op};
@@ -29,16 +28,8 @@ const HALVING: Duration = Duration::from_millis(250);
 const MOST_UNSENT: u32 = 32;
 
 /// Runs one round. Returns the longest time until the next one.
-///
-/// Callbacks and loggers may fork. The child renews nothing, and an entry's mutex may stay locked
-/// by a thread that exists only in the parent. The child therefore returns after each of them.
 pub(super) fn round(entries: &[Arc<RenewalEntry>]) -> Duration {
-    let here = || !fork::is_astray();
-    let live: Vec<&Arc<RenewalEntry>> =
-        entries.iter().filter(|entry| here() && entry.lives_on()).collect();
-    if !here() {
-        return Duration::ZERO;
-    }
+    let live: Vec<&Arc<RenewalEntry>> = entries.iter().filter(|entry| entry.lives_on()).collect();
     let due = |ahead: fn(&RenewalEntry) -> Duration| {
         live.iter().filter(move |entry| entry.is_due(ahead(entry))).copied()
     };
@@ -68,11 +59,8 @@ pub(super) fn round(entries: &[Arc<RenewalEntry>]) -> Duration {
             log::debug!("Leases could not be renewed now, and are tried again: {error}");
         }
     }
-    entries.iter().take_while(|_| here()).for_each(|entry| entry.tell_loss());
-    entries.iter().take_while(|_| here()).for_each(|entry| entry.clean_up(&mut silent));
-    if !here() {
-        return Duration::ZERO;
-    }
+    entries.iter().for_each(|entry| entry.tell_loss());
+    entries.iter().for_each(|entry| entry.clean_up(&mut silent));
     live.iter()
         .filter(|entry| entry.loss().is_none())
         .map(|entry| entry.next())
@@ -131,9 +119,6 @@ fn renew_together(
     refused: &mut Vec<Batch>,
 ) -> std::result::Result<(), Failure> {
     for _ in 0..PASSES {
-        if fork::is_astray() {
-            return Ok(());
-        }
         batches.retain(Batch::may_go_on);
         let Some(first) = batches.first() else { return Ok(()) };
         let (context, route) = (first.context().clone(), first.route());
@@ -144,8 +129,7 @@ fn renew_together(
                 let came = context.clock().now();
                 let mut replies = replies.into_iter();
                 batches.retain_mut(|batch| {
-                    let reply = replies.next().filter(|_| !fork::is_astray());
-                    reply.is_some_and(|reply| batch.take(&reply, sent, came))
+                    replies.next().is_some_and(|reply| batch.take(&reply, sent, came))
                 });
                 refused.extend(batches.extract_if(.., |batch| batch.is_refused()));
             }
