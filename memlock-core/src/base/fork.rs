@@ -5,13 +5,14 @@
 //! thread held at the fork stays locked forever. State that a child must not touch is therefore
 //! kept in a `ForkLocal`, which gives every process its own fresh value. The inherited value is
 //! left alone and leaked: it cannot even be dropped safely.
+//!
+//! Nothing is done for a child that a callback forked, in the middle of a call: it may only call
+//! async-signal-safe functions, `exec` or `_exit`.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use once_cell::race::OnceBox;
-
-use crate::error::{Error, ErrorKind};
 
 static GENERATION: AtomicU64 = AtomicU64::new(0);
 static HANDLER_INSTALLED: std::sync::atomic::AtomicBool = std::sync::atomic::AtomicBool::new(false);
@@ -51,79 +52,6 @@ thread_local! {
 #[cfg(memlock_sim)]
 pub fn pretend(generation: Option<u64>) {
     PRETENDED.set(generation);
-}
-
-#[cfg(not(memlock_sim))]
-thread_local! {
-    /// The generation of the process in which this thread's current call began.
-    static CALL: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
-}
-
-/// A call in progress in this thread. A callback during the call may fork, and the child may return
-/// from the callback into the middle of the call: there the call is *astray*. The call, the
-/// connections that it uses and what it was granted belong to the parent.
-pub(crate) struct Call {
-    process: u64,
-    #[cfg(not(memlock_sim))]
-    before: Option<u64>,
-}
-
-impl Call {
-    /// Begins a call. A call inside a callback is a call of its own.
-    pub(crate) fn begin() -> Call {
-        let process = generation();
-        Call {
-            process,
-            #[cfg(not(memlock_sim))]
-            before: CALL.replace(Some(process)),
-        }
-    }
-
-    /// Whether this process is a child that was forked during this call.
-    pub(crate) fn is_astray(&self) -> bool {
-        self.process != generation()
-    }
-}
-
-#[cfg(not(memlock_sim))]
-impl Drop for Call {
-    fn drop(&mut self) {
-        CALL.set(self.before);
-    }
-}
-
-/// The generation of the process in which this thread's current call began. In the simulation no
-/// callback forks.
-pub(crate) fn process() -> u64 {
-    #[cfg(not(memlock_sim))]
-    if let Some(process) = CALL.get() {
-        return process;
-    }
-    generation()
-}
-
-/// Runs a call.
-///
-/// # Errors
-/// The errors of `body`; [`ErrorKind::Interrupted`] in a child that was forked during the call.
-pub(crate) fn call<T>(body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    let call = Call::begin();
-    let ended = body();
-    if call.is_astray() { Err(astray()) } else { ended }
-}
-
-/// As [`call`], but returns `in_child` in a child that was forked during the call.
-pub(crate) fn call_or<T>(in_child: T, body: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
-    let call = Call::begin();
-    let ended = body();
-    if call.is_astray() { Ok(in_child) } else { ended }
-}
-
-/// The error of a call in a child that was forked during it.
-pub(crate) fn astray() -> Error {
-    let text = "This process was forked in the middle of the call, by a callback: the call is its \
-                parent's.";
-    Error::new(ErrorKind::Interrupted, text)
 }
 
 /// A value of which every process has its own instance.

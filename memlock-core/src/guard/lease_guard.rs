@@ -19,7 +19,7 @@ use super::outcome::{Extension, Release};
 use super::sentences::{LeaseState, ended};
 use crate::clock::Moment;
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::fork::{self, Call, call};
+use crate::fork;
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
@@ -142,7 +142,7 @@ impl<K: Kind> LeaseGuard<K> {
             token,
             lease,
             deadline: lease.deadline(counted_from),
-            process: fork::process(),
+            process: fork::generation(),
             held: true,
             lost: false,
             release_in_doubt: false,
@@ -210,14 +210,12 @@ impl<K: Kind> LeaseGuard<K> {
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
     pub fn check(&self) -> Result<bool> {
-        call(|| {
-            if self.remaining().is_zero() {
-                return Ok(false);
-            }
-            let there = K::is_there(self);
-            let there = there.map_err(|error| self.kind.target().said("Checking", error))?;
-            Ok(there && !self.remaining().is_zero())
-        })
+        if self.remaining().is_zero() {
+            return Ok(false);
+        }
+        let there = K::is_there(self);
+        let there = there.map_err(|error| self.kind.target().said("Checking", error))?;
+        Ok(there && !self.remaining().is_zero())
     }
 
     /// Releases the lock in one round trip; releases permits, all together, in one round trip, or
@@ -233,33 +231,31 @@ impl<K: Kind> LeaseGuard<K> {
     /// an invalid reply; the release can be repeated, too. If the guard is dropped instead, the
     /// lock is released at the next contact with the server, or ends with its lease.
     pub fn release(&mut self) -> Result<Release> {
-        call(|| {
-            if !self.is_ours_to_use() {
-                return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
+        if !self.is_ours_to_use() {
+            return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
+        }
+        let outcome = match K::hand_off(self) {
+            Some(handed_off) => handed_off,
+            None => K::resolve(self, Step::Release),
+        };
+        self.release_failed = outcome.is_err();
+        let outcome = outcome.map_err(|error| self.kind.target().said(K::RELEASING, error))?;
+        self.ends();
+        let released = match &outcome {
+            Outcome::Taken(_) => Release::Released,
+            Outcome::Lost(_) => Release::Lost,
+        };
+        match outcome {
+            Outcome::Taken(Some(waiters)) | Outcome::Lost(Some(waiters)) => {
+                K::wake_next(self, waiters);
             }
-            let outcome = match K::hand_off(self) {
-                Some(handed_off) => handed_off,
-                None => K::resolve(self, Step::Release),
-            };
-            self.release_failed = outcome.is_err();
-            let outcome = outcome.map_err(|error| self.kind.target().said(K::RELEASING, error))?;
-            self.ends();
-            let released = match &outcome {
-                Outcome::Taken(_) => Release::Released,
-                Outcome::Lost(_) => Release::Lost,
-            };
-            match outcome {
-                Outcome::Taken(Some(waiters)) | Outcome::Lost(Some(waiters)) => {
-                    K::wake_next(self, waiters);
-                }
-                Outcome::Taken(None) => {}
-                Outcome::Lost(None) => _ = K::leave_the_queue(self),
-            }
-            let target = self.kind.target();
-            orphan::reap(&target.context, target.route);
-            self.remember_orphan();
-            Ok(released)
-        })
+            Outcome::Taken(None) => {}
+            Outcome::Lost(None) => _ = K::leave_the_queue(self),
+        }
+        let target = self.kind.target();
+        orphan::reap(&target.context, target.route);
+        self.remember_orphan();
+        Ok(released)
     }
 
     /// The SQL statement that releases the lock as a part of the caller's own transaction, on the
@@ -298,29 +294,27 @@ impl<K: Kind> LeaseGuard<K> {
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol): the lease may or may not have been
     /// extended; rely on the shorter of the two leases, as [`LeaseGuard::remaining`] does.
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
-        call(|| {
-            let lease = self.kind.target().context.guarantees().lease(lease)?;
-            if !self.is_ours_to_use() {
-                return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
+        let lease = self.kind.target().context.guarantees().lease(lease)?;
+        if !self.is_ours_to_use() {
+            return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
+        }
+        match K::resolve(self, Step::Extend(lease)) {
+            Ok(Outcome::Taken(_)) => {
+                self.release_failed = false;
+                Ok(Extension::Extended)
             }
-            match K::resolve(self, Step::Extend(lease)) {
-                Ok(Outcome::Taken(_)) => {
-                    self.release_failed = false;
-                    Ok(Extension::Extended)
-                }
-                Ok(Outcome::Lost(_)) => {
-                    self.lost = true;
-                    self.ends();
-                    K::leave_the_queue(self);
-                    self.remember_orphan();
-                    Ok(Extension::Lost)
-                }
-                Err(error) => {
-                    let error = if self.release_in_doubt { after_release(&error) } else { error };
-                    Err(self.kind.target().said("Extending", error))
-                }
+            Ok(Outcome::Lost(_)) => {
+                self.lost = true;
+                self.ends();
+                K::leave_the_queue(self);
+                self.remember_orphan();
+                Ok(Extension::Lost)
             }
-        })
+            Err(error) => {
+                let error = if self.release_in_doubt { after_release(&error) } else { error };
+                Err(self.kind.target().said("Extending", error))
+            }
+        }
     }
 
     /// Gives up the lock without waiting for the server: it is released at the client's next
@@ -341,7 +335,6 @@ impl<K: Kind> LeaseGuard<K> {
         if !self.is_ours_to_use() {
             return Ok(if self.was_lost() { Release::Lost } else { Release::NotHeld });
         }
-        let _call = Call::begin();
         let tries = self.begin_drop();
         // After this time the server has removed the item.
         if self.server_until <= self.kind.target().now() {

@@ -25,7 +25,6 @@ use std::time::Duration;
 
 use super::sentences::{LeaseState, ended};
 use crate::error::{Answer, Error, Result};
-use crate::fork::{Call, call};
 use crate::guard::lease_guard::LeaseGuard;
 use crate::guard::outcome::{Loss, Release};
 use crate::report::Report;
@@ -159,24 +158,22 @@ impl Renewal {
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
     pub fn check(&self) -> Result<bool> {
-        call(|| {
-            if !self.is_held() {
-                return Ok(false);
-            }
-            // A caller that only reads the state must not wait for the server.
-            let check = self.entry.held().as_ref().map(|held| held.checker());
-            let Some(check) = check else { return Ok(false) };
-            let mut there = check()?;
-            if !there && let Some(put_back) = self.reclaimer() {
-                // The renewal may have done so meanwhile, by a longer lease.
-                there = put_back()? || check()?;
-            }
-            // The lock may have been released, or found lost, meanwhile.
-            if !there && self.is_held() {
-                self.entry.note(Loss::Gone);
-            }
-            Ok(there && self.is_held())
-        })
+        if !self.is_held() {
+            return Ok(false);
+        }
+        // A caller that only reads the state must not wait for the server.
+        let check = self.entry.held().as_ref().map(|held| held.checker());
+        let Some(check) = check else { return Ok(false) };
+        let mut there = check()?;
+        if !there && let Some(put_back) = self.reclaimer() {
+            // The renewal may have done so meanwhile, by a longer lease.
+            there = put_back()? || check()?;
+        }
+        // The lock may have been released, or found lost, meanwhile.
+        if !there && self.is_held() {
+            self.entry.note(Loss::Gone);
+        }
+        Ok(there && self.is_held())
     }
 
     /// Puts the lock back that a server has forgotten, unless it is being released.
@@ -224,7 +221,6 @@ impl Renewal {
     /// # Errors
     /// As for that method. The lease is then no longer renewed, and the release can be repeated.
     pub fn release(&self) -> Result<Release> {
-        let call = Call::begin();
         if !self.entry.is_ours() {
             return Ok(Release::NotHeld);
         }
@@ -237,10 +233,6 @@ impl Renewal {
         self.entry.forget();
         self.entry.wake_waiters();
         let released = held.release();
-        // In a child that was forked during the call, the lock is the parent's.
-        if call.is_astray() {
-            return released;
-        }
         let was_lost = self.lost().is_some();
         if released.is_err() {
             *self.entry.held() = Some(held);

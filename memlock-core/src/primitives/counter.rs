@@ -27,7 +27,6 @@
 use crate::cas_backoff::{ROUNDS, back_off};
 use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::fork::{call, call_or};
 use crate::name::Key;
 use crate::primitives::first_try;
 use crate::report::{self, ObservedHolder, Report, Subject};
@@ -70,15 +69,13 @@ impl Counter {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, permits: u64) -> Result<bool> {
-        call(|| {
-            let value = permits.to_string();
-            let (key, value) = (&self.target.key, value.as_bytes());
-            let add = Op::add(key, value, Expiry::Never, Returns::Nothing);
-            match self.target.one(add) {
-                Ok(reply) => Ok(reply == Reply::Written),
-                Err(failure) => Err(self.said("Setting up", failure.error)),
-            }
-        })
+        let value = permits.to_string();
+        let (key, value) = (&self.target.key, value.as_bytes());
+        let add = Op::add(key, value, Expiry::Never, Returns::Nothing);
+        match self.target.one(add) {
+            Ok(reply) => Ok(reply == Reply::Written),
+            Err(failure) => Err(self.said("Setting up", failure.error)),
+        }
     }
 
     /// Acquires one permit if one is free. Two round trips.
@@ -97,10 +94,8 @@ impl Counter {
     /// # Errors
     /// As [`Counter::try_acquire`].
     pub fn acquire_retrying(&self, wait: &Wait<'_>) -> Result<Waited<()>> {
-        call_or(Waited::Interrupted, || {
-            let waited = poll(&self.target.context, self.target.route, wait, || self.take());
-            waited.map_err(|error| self.said("Acquiring", error))
-        })
+        let waited = poll(&self.target.context, self.target.route, wait, || self.take());
+        waited.map_err(|error| self.said("Acquiring", error))
     }
 
     /// Waits in a queue for one permit, by priority, and among equals in the order of arrival. A
@@ -110,12 +105,10 @@ impl Counter {
     /// # Errors
     /// As [`Counter::try_acquire`].
     pub fn acquire_parked(&self, priority: i64, wait: &Wait<'_>) -> Result<Waited<()>> {
-        call_or(Waited::Interrupted, || {
-            let local = local_waiters(&self.target.context);
-            let mut attempt = Attempt { counter: self, priority, unproven: false };
-            let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
-            waited.map_err(|error| self.said("Acquiring", error))
-        })
+        let local = local_waiters(&self.target.context);
+        let mut attempt = Attempt { counter: self, priority, unproven: false };
+        let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
+        waited.map_err(|error| self.said("Acquiring", error))
     }
 
     /// Reports that there is no such item: [`Answer::NotFound`] with a sentence.
@@ -151,32 +144,29 @@ impl Counter {
     /// As [`Counter::try_acquire`]; after [`ErrorKind::Unknown`], the permit may or may not have
     /// been released.
     pub fn release(&self) -> Result<u64> {
-        call(|| {
-            let queue = self.target.key.waiters();
-            let ops =
-                [Op::Increment { key: &self.target.key, by: 1, initial: None }, Op::get(&queue)];
-            let replies = self.target.run(&ops).map_err(|failure| {
-                let is_told = !failure.sent || failure.error.kind() == ErrorKind::Unknown;
-                let error = if is_told { failure.error } else { in_doubt(&failure.error) };
-                self.said("Releasing", error)
-            })?;
-            let mut replies = replies.into_iter();
-            let Some(Reply::Number(free)) = replies.next() else {
-                return Err(self.said("Releasing", self.missing()));
-            };
-            let local = local_waiters(&self.target.context);
-            let handed = match replies.next() {
-                Some(Reply::Value(waiters)) => {
-                    let capacity = u32::try_from(free).unwrap_or(u32::MAX);
-                    let queue = Queue { target: &self.target, key: &queue };
-                    let waker = Waker::new(&self.target, local);
-                    queue.wake_several(waiters, capacity, 1, &[], &waker)
-                }
-                _ => Default::default(),
-            };
-            local.released(&self.target.key, handed, self.target.now());
-            Ok(free)
-        })
+        let queue = self.target.key.waiters();
+        let ops = [Op::Increment { key: &self.target.key, by: 1, initial: None }, Op::get(&queue)];
+        let replies = self.target.run(&ops).map_err(|failure| {
+            let is_told = !failure.sent || failure.error.kind() == ErrorKind::Unknown;
+            let error = if is_told { failure.error } else { in_doubt(&failure.error) };
+            self.said("Releasing", error)
+        })?;
+        let mut replies = replies.into_iter();
+        let Some(Reply::Number(free)) = replies.next() else {
+            return Err(self.said("Releasing", self.missing()));
+        };
+        let local = local_waiters(&self.target.context);
+        let handed = match replies.next() {
+            Some(Reply::Value(waiters)) => {
+                let capacity = u32::try_from(free).unwrap_or(u32::MAX);
+                let queue = Queue { target: &self.target, key: &queue };
+                let waker = Waker::new(&self.target, local);
+                queue.wake_several(waiters, capacity, 1, &[], &waker)
+            }
+            _ => Default::default(),
+        };
+        local.released(&self.target.key, handed, self.target.now());
+        Ok(free)
     }
 
     /// The number of free permits; `None` if there is no such item. The result is already outdated
@@ -185,11 +175,9 @@ impl Counter {
     /// # Errors
     /// [`ErrorKind::Unreachable`], or [`ErrorKind::Protocol`], also if the item is not a number.
     pub fn available(&self) -> Result<Option<u64>> {
-        call(|| {
-            let item = self.target.get();
-            let item = item.map_err(|error| self.said("Looking at", error))?;
-            item.map(|item| self.number(&item)).transpose()
-        })
+        let item = self.target.get();
+        let item = item.map_err(|error| self.said("Looking at", error))?;
+        item.map(|item| self.number(&item)).transpose()
     }
 
     /// Writes the number that was read minus one, unless it is 0.

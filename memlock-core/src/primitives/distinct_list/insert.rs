@@ -7,7 +7,6 @@ use super::list::{DistinctList, GRACE, Generation, KeyItem};
 use crate::clock::Moment;
 use crate::context::ATTEMPTS;
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::fork::call;
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
@@ -73,20 +72,18 @@ impl DistinctList {
     /// # Errors
     /// As [`DistinctList::insert`]; after an error, some of the keys may be in the list.
     pub fn insert_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Option<Vec<Insertion>>> {
-        call(|| {
-            for key in keys {
-                check_member(key.as_ref())?;
+        for key in keys {
+            check_member(key.as_ref())?;
+        }
+        let mut answers = Vec::with_capacity(keys.len());
+        for batch in keys.chunks(BATCH) {
+            let batch: Vec<&[u8]> = batch.iter().map(AsRef::as_ref).collect();
+            match self.insert_batch(&batch)? {
+                Some(more) => answers.extend(more),
+                None => return Ok(None),
             }
-            let mut answers = Vec::with_capacity(keys.len());
-            for batch in keys.chunks(BATCH) {
-                let batch: Vec<&[u8]> = batch.iter().map(AsRef::as_ref).collect();
-                match self.insert_batch(&batch)? {
-                    Some(more) => answers.extend(more),
-                    None => return Ok(None),
-                }
-            }
-            Ok(Some(answers))
-        })
+        }
+        Ok(Some(answers))
     }
 
     fn insert_batch(&mut self, keys: &[&[u8]]) -> Result<Option<Vec<Insertion>>> {

@@ -3,7 +3,6 @@
 use super::list::{DistinctList, GRACE, Generation, KeyItem};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fork::call;
 use crate::store::{Op, Reply, Returns};
 
 /// How many ids are read at once.
@@ -23,20 +22,18 @@ impl DistinctList {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
     pub fn entries(&mut self) -> Result<Option<Entries>> {
-        call(|| {
-            let Some(last) = self.count()? else { return Ok(None) };
-            let Some(generation) = self.joined.clone() else { return Ok(None) };
-            let began = self.target.now();
-            Ok(Some(Entries {
-                list: self.clone(),
-                generation,
-                next: 1,
-                last,
-                began,
-                empty: 0,
-                ready: Vec::new().into_iter(),
-            }))
-        })
+        let Some(last) = self.count()? else { return Ok(None) };
+        let Some(generation) = self.joined.clone() else { return Ok(None) };
+        let began = self.target.now();
+        Ok(Some(Entries {
+            list: self.clone(),
+            generation,
+            next: 1,
+            last,
+            began,
+            empty: 0,
+            ready: Vec::new().into_iter(),
+        }))
     }
 }
 
@@ -99,21 +96,19 @@ fn astray() -> Error {
 impl Entries {
     /// Reads the next ids. `None` if the session is gone.
     fn window(&mut self) -> Result<Option<Ids>> {
-        call(|| {
-            let ids: Vec<u64> = (self.next..=self.last).take(WINDOW as usize).collect();
-            let mut entries = loop {
-                let Some((entries, uncommitted)) = self.read(&ids)? else { return Ok(None) };
-                let clock = self.list.target.context.clock();
-                let over = self.began + GRACE;
-                if !uncommitted || clock.now() >= over {
-                    break entries;
-                }
-                clock.sleep(over.since(clock.now()));
-            };
-            entries.sort_unstable_by_key(|&(id, _)| id);
-            self.next += ids.len() as u64;
-            Ok(Some(entries))
-        })
+        let ids: Vec<u64> = (self.next..=self.last).take(WINDOW as usize).collect();
+        let mut entries = loop {
+            let Some((entries, uncommitted)) = self.read(&ids)? else { return Ok(None) };
+            let clock = self.list.target.context.clock();
+            let over = self.began + GRACE;
+            if !uncommitted || clock.now() >= over {
+                break entries;
+            }
+            clock.sleep(over.since(clock.now()));
+        };
+        entries.sort_unstable_by_key(|&(id, _)| id);
+        self.next += ids.len() as u64;
+        Ok(Some(entries))
     }
 
     /// The keys of these ids, and whether inserts of some of them may still be under way.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use crate::clock::Moment;
 use crate::context::{ATTEMPTS, Context};
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::fork::call;
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
@@ -61,54 +60,52 @@ impl DistinctList {
     /// [`ErrorKind::Invalid`] for a duration out of range; [`ErrorKind::Unreachable`],
     /// [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
     pub fn set_up(&mut self, duration: Duration) -> Result<SetUp> {
-        call(|| {
-            let lease = Lease::new(duration)?;
-            let mut tried = Vec::new();
-            let mut error = None;
-            for _ in 0..ATTEMPTS {
-                // Most callers find an existing session: read first, and write only if there is
-                // none.
-                let mut found = self.look_up().map_err(|error| Failure { error, sent: false });
-                if let Ok(None) = found {
-                    // A new token each time: a session of an earlier attempt may have been set up,
-                    // joined and torn down in the meantime, and clients that joined it must not
-                    // find it again.
-                    let fresh = self.target.context.identity()?.token();
-                    tried.push(fresh);
-                    let generation = Generation::new(fresh, self.target.now() + duration);
-                    let value = format!("{SESSION_FORMAT} {fresh}");
-                    let counter = self.counter(&generation);
-                    let setting_up = [
-                        Op::add(&counter, b"0", item_expiry(duration), Returns::Version),
-                        Op::add(&self.target.key, value.as_bytes(), lease.into(), Returns::Version),
-                        Op::get(&self.target.key),
-                    ];
-                    found = self.target.run(&setting_up).map(|replies| match replies.last() {
-                        Some(Reply::Value(item)) => Generation::parse(item, self.target.now()),
-                        _ => None,
-                    });
-                }
-                match found {
-                    // A failure may have left a session without its counter, which no client could
-                    // use.
-                    Ok(Some(found)) if error.is_some() && !self.has_counter(&found)? => {
-                        self.remove_session(&found)?
-                    }
-                    Ok(Some(found)) => {
-                        let created = tried.contains(&found.token);
-                        (self.joined, self.bound) = (Some(found), true);
-                        return Ok(if created { SetUp::Created } else { SetUp::Joined });
-                    }
-                    // The session ended between the two steps, or memlock did not write the item.
-                    Ok(None) => {}
-                    Err(failure) if !failure.sent && error.is_none() => {
-                        return Err(self.said("Setting up", failure.error));
-                    }
-                    Err(failure) => error = Some(in_doubt(failure.error)),
-                }
+        let lease = Lease::new(duration)?;
+        let mut tried = Vec::new();
+        let mut error = None;
+        for _ in 0..ATTEMPTS {
+            // Most callers find an existing session: read first, and write only if there is
+            // none.
+            let mut found = self.look_up().map_err(|error| Failure { error, sent: false });
+            if let Ok(None) = found {
+                // A new token each time: a session of an earlier attempt may have been set up,
+                // joined and torn down in the meantime, and clients that joined it must not
+                // find it again.
+                let fresh = self.target.context.identity()?.token();
+                tried.push(fresh);
+                let generation = Generation::new(fresh, self.target.now() + duration);
+                let value = format!("{SESSION_FORMAT} {fresh}");
+                let counter = self.counter(&generation);
+                let setting_up = [
+                    Op::add(&counter, b"0", item_expiry(duration), Returns::Version),
+                    Op::add(&self.target.key, value.as_bytes(), lease.into(), Returns::Version),
+                    Op::get(&self.target.key),
+                ];
+                found = self.target.run(&setting_up).map(|replies| match replies.last() {
+                    Some(Reply::Value(item)) => Generation::parse(item, self.target.now()),
+                    _ => None,
+                });
             }
-            Err(self.said("Setting up", error.unwrap_or_else(not_a_session)))
-        })
+            match found {
+                // A failure may have left a session without its counter, which no client could
+                // use.
+                Ok(Some(found)) if error.is_some() && !self.has_counter(&found)? => {
+                    self.remove_session(&found)?
+                }
+                Ok(Some(found)) => {
+                    let created = tried.contains(&found.token);
+                    (self.joined, self.bound) = (Some(found), true);
+                    return Ok(if created { SetUp::Created } else { SetUp::Joined });
+                }
+                // The session ended between the two steps, or memlock did not write the item.
+                Ok(None) => {}
+                Err(failure) if !failure.sent && error.is_none() => {
+                    return Err(self.said("Setting up", failure.error));
+                }
+                Err(failure) => error = Some(in_doubt(failure.error)),
+            }
+        }
+        Err(self.said("Setting up", error.unwrap_or_else(not_a_session)))
     }
 
     /// Ends the session for all clients, in one atomic step. False if there was none: it was never
@@ -117,36 +114,33 @@ impl DistinctList {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
     pub fn tear_down(&mut self) -> Result<bool> {
-        call(|| {
-            let mut error = None;
-            let mut meant = None;
-            for _ in 0..ATTEMPTS {
-                let found = self.session().map_err(|why| {
-                    self.said("Tearing down", why.after_write(error.is_some(), "session"))
-                })?;
-                let found = found.filter(|(found, _)| {
-                    self.is_mine(found) || mutation::has(Mutation::TearDownAnySession)
-                });
-                // A session other than the one that was found first is not the one to be torn down.
-                let found =
-                    found.filter(|(found, _)| *meant.get_or_insert(found.token) == found.token);
-                let Some((_, version)) = found else {
-                    // The session is gone. If the reply to the delete was lost, that delete removed
-                    // it.
-                    return Ok(error.is_some());
-                };
-                match self.target.one(Op::Delete { key: &self.target.key, version }) {
-                    Ok(Reply::Deleted) => return Ok(true),
-                    Ok(Reply::Missing) => return Ok(error.is_some()),
-                    Ok(_) => {}
-                    Err(failure) if !failure.sent && error.is_none() => {
-                        return Err(self.said("Tearing down", failure.error));
-                    }
-                    Err(failure) => error = Some(in_doubt(failure.error)),
+        let mut error = None;
+        let mut meant = None;
+        for _ in 0..ATTEMPTS {
+            let found = self.session().map_err(|why| {
+                self.said("Tearing down", why.after_write(error.is_some(), "session"))
+            })?;
+            let found = found.filter(|(found, _)| {
+                self.is_mine(found) || mutation::has(Mutation::TearDownAnySession)
+            });
+            // A session other than the one that was found first is not the one to be torn down.
+            let found = found.filter(|(found, _)| *meant.get_or_insert(found.token) == found.token);
+            let Some((_, version)) = found else {
+                // The session is gone. If the reply to the delete was lost, that delete removed
+                // it.
+                return Ok(error.is_some());
+            };
+            match self.target.one(Op::Delete { key: &self.target.key, version }) {
+                Ok(Reply::Deleted) => return Ok(true),
+                Ok(Reply::Missing) => return Ok(error.is_some()),
+                Ok(_) => {}
+                Err(failure) if !failure.sent && error.is_none() => {
+                    return Err(self.said("Tearing down", failure.error));
                 }
+                Err(failure) => error = Some(in_doubt(failure.error)),
             }
-            Err(self.said("Tearing down", error.unwrap_or_else(not_a_session)))
-        })
+        }
+        Err(self.said("Tearing down", error.unwrap_or_else(not_a_session)))
     }
 
     /// The id of a key; `Some(None)` if the key is not in the list, `None` if there is no such
@@ -156,19 +150,15 @@ impl DistinctList {
     /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB; [`ErrorKind::Unreachable`],
     /// [`ErrorKind::Protocol`].
     pub fn id(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Option<u64>>> {
-        call(|| {
-            check_member(key.as_ref())?;
-            self.within(|list, generation| {
-                let key = list.key_item(generation, key.as_ref());
-                let replies = list.target.read(&[Op::get(&key), Op::get(&list.target.key)])?;
-                let id = match replies.first() {
-                    Some(Reply::Value(item)) => {
-                        KeyItem::parse(&item.value).and_then(|item| item.id)
-                    }
-                    _ => None,
-                };
-                Ok(list.still_on(generation, replies.last()).then_some(id))
-            })
+        check_member(key.as_ref())?;
+        self.within(|list, generation| {
+            let key = list.key_item(generation, key.as_ref());
+            let replies = list.target.read(&[Op::get(&key), Op::get(&list.target.key)])?;
+            let id = match replies.first() {
+                Some(Reply::Value(item)) => KeyItem::parse(&item.value).and_then(|item| item.id),
+                _ => None,
+            };
+            Ok(list.still_on(generation, replies.last()).then_some(id))
         })
     }
 
@@ -177,7 +167,7 @@ impl DistinctList {
     /// # Errors
     /// As [`DistinctList::id`].
     pub fn contains(&mut self, key: impl AsRef<[u8]>) -> Result<Option<bool>> {
-        call(|| Ok(self.id(key)?.map(|id| id.is_some())))
+        Ok(self.id(key)?.map(|id| id.is_some()))
     }
 
     /// The number of ids that were drawn; `None` if there is no such session. This is the number of
@@ -186,17 +176,15 @@ impl DistinctList {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Protocol`].
     pub fn count(&mut self) -> Result<Option<u64>> {
-        call(|| {
-            self.within(|list, generation| {
-                let counter = list.counter(generation);
-                let replies = list.target.read(&[Op::get(&counter), Op::get(&list.target.key)])?;
-                let count = match replies.first() {
-                    Some(Reply::Value(item)) => parse_number(&item.value),
-                    // The server lost the counter, and the session is over.
-                    _ => None,
-                };
-                Ok(count.filter(|_| list.still_on(generation, replies.last())))
-            })
+        self.within(|list, generation| {
+            let counter = list.counter(generation);
+            let replies = list.target.read(&[Op::get(&counter), Op::get(&list.target.key)])?;
+            let count = match replies.first() {
+                Some(Reply::Value(item)) => parse_number(&item.value),
+                // The server lost the counter, and the session is over.
+                _ => None,
+            };
+            Ok(count.filter(|_| list.still_on(generation, replies.last())))
         })
     }
 

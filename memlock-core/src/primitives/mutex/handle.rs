@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 
 use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::fork::{self, call, call_or};
 use crate::guard::orphan;
 use crate::lease::Lease;
 use crate::name::{Key, hex};
@@ -151,34 +150,29 @@ impl Mutex {
 
     /// `holder` is set to the holder that was seen, if any.
     fn acquire(&self, wait: &Wait<'_>, holder: &Cell<ObservedHolder>) -> Result<Waited<Lock>> {
-        call_or(Waited::Interrupted, || {
-            let process = fork::generation();
-            let once = wait.is_once().then(|| self.target.for_try());
-            let target = once.as_ref().unwrap_or(&self.target);
-            let mut attempt = Attempt::new(target, self.lease, holder)?;
-            let local = local_waiters(&self.target.context);
-            let mut waited = first_try::acquire(&mut attempt, wait, target, local);
-            if let (Some(_), Ok(Waited::Done(lock))) = (&once, &mut waited) {
-                lock.kind.target = self.target.clone();
+        let once = wait.is_once().then(|| self.target.for_try());
+        let target = once.as_ref().unwrap_or(&self.target);
+        let mut attempt = Attempt::new(target, self.lease, holder)?;
+        let local = local_waiters(&self.target.context);
+        let mut waited = first_try::acquire(&mut attempt, wait, target, local);
+        if let (Some(_), Ok(Waited::Done(lock))) = (&once, &mut waited) {
+            lock.kind.target = self.target.clone();
+        }
+        // Another thread may have handed the lock off, by another token.
+        let by_this_token =
+            matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
+        if let Some(until) = attempt.orphan_until()
+            && !by_this_token
+        {
+            orphan::remember(&self.target, &REAPER, attempt.token(), until);
+        }
+        // A request without a reply may still be granted, so the error must not say that
+        // nothing was changed.
+        waited.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable if attempt.may_have_left_something() => {
+                self.said("Locking", Error::unresolved(Some(error), "lock"))
             }
-            // Another thread may have handed the lock off, by another token. A child that was
-            // forked during the call does not look for the grants of its parent.
-            let by_this_token =
-                matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
-            if let Some(until) = attempt.orphan_until()
-                && !by_this_token
-                && fork::generation() == process
-            {
-                orphan::remember(&self.target, &REAPER, attempt.token(), until);
-            }
-            // A request without a reply may still be granted, so the error must not say that
-            // nothing was changed.
-            waited.map_err(|error| match error.kind() {
-                ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                    self.said("Locking", Error::unresolved(Some(error), "lock"))
-                }
-                _ => self.said("Locking", error),
-            })
+            _ => self.said("Locking", error),
         })
     }
 
@@ -188,7 +182,7 @@ impl Mutex {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn owner(&self) -> Result<Option<Owner>> {
-        call(|| Ok(self.inspect()?.map(|(owner, _)| owner)))
+        Ok(self.inspect()?.map(|(owner, _)| owner))
     }
 
     /// Takes the lock away from the holder that [`Owner::token`] identifies: for operators who know
@@ -198,27 +192,25 @@ impl Mutex {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn force_unlock(&self, token: &str) -> Result<bool> {
-        call(|| {
-            for _ in 0..ROUNDS {
-                let Some((owner, version)) = self.inspect()? else { return Ok(false) };
-                if owner.token() != token {
-                    return Ok(false);
-                }
-                match self.target.one(Op::Delete { key: &self.target.key, version }) {
-                    Ok(Reply::Deleted) => {
-                        wake_next(&self.target);
-                        return Ok(true);
-                    }
-                    Ok(Reply::Missing) => return Ok(false),
-                    Ok(_) => {}
-                    Err(failure) => return Err(self.said("Unlocking by force", failure.error)),
-                }
+        for _ in 0..ROUNDS {
+            let Some((owner, version)) = self.inspect()? else { return Ok(false) };
+            if owner.token() != token {
+                return Ok(false);
             }
-            Err(Error::new(
-                ErrorKind::Unknown,
-                format!("The {} changes too fast to be taken off.", self.subject()),
-            ))
-        })
+            match self.target.one(Op::Delete { key: &self.target.key, version }) {
+                Ok(Reply::Deleted) => {
+                    wake_next(&self.target);
+                    return Ok(true);
+                }
+                Ok(Reply::Missing) => return Ok(false),
+                Ok(_) => {}
+                Err(failure) => return Err(self.said("Unlocking by force", failure.error)),
+            }
+        }
+        Err(Error::new(
+            ErrorKind::Unknown,
+            format!("The {} changes too fast to be taken off.", self.subject()),
+        ))
     }
 
     /// The waiters, the next one first: one for each process, however many of its threads wait. The
@@ -227,11 +219,8 @@ impl Mutex {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
-        call(|| {
-            waiters::waiters(&self.target).map_err(|error| {
-                error.during(format_args!("Looking at {}", self.target.key.waiters()))
-            })
-        })
+        waiters::waiters(&self.target)
+            .map_err(|error| error.during(format_args!("Looking at {}", self.target.key.waiters())))
     }
 
     /// Checks that waiters can queue, by an entry that is removed again. Waiters themselves poll where
@@ -243,10 +232,8 @@ impl Mutex {
     /// was not stored.
     #[cfg(feature = "admin")]
     pub fn check_queue(&self) -> Result<()> {
-        call(|| {
-            waiters::check_queue(&self.target)
-                .map_err(|error| self.said("Storing the queue of waiters for", error))
-        })
+        waiters::check_queue(&self.target)
+            .map_err(|error| self.said("Storing the queue of waiters for", error))
     }
 
     fn inspect(&self) -> Result<Option<(Owner, Version)>> {

@@ -5,7 +5,6 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::error::{Answer, Error, ErrorKind, Result};
-use crate::fork::{self, call_or};
 use crate::guard::orphan;
 use crate::primitives::first_try;
 use crate::report::{self, ObservedHolder, Report};
@@ -148,33 +147,29 @@ impl Semaphore {
         wait: &Wait<'_>,
         snapshot: &Cell<Option<Refusal>>,
     ) -> Result<Waited<Permit>> {
-        call_or(Waited::Interrupted, || {
-            if request.permits == 0 {
-                return Err(Error::invalid("No permits were asked for: ask for at least one."));
+        if request.permits == 0 {
+            return Err(Error::invalid("No permits were asked for: ask for at least one."));
+        }
+        let patience = Patience::of(wait, self.target.context.clock());
+        let once =
+            wait.is_once().then(|| Semaphore { target: self.target.for_try(), ..self.clone() });
+        let semaphore = once.as_ref().unwrap_or(self);
+        let mut attempt = Attempt::new(semaphore, request, patience, snapshot)?;
+        let local = local_waiters(&self.target.context);
+        let mut waited = first_try::acquire(&mut attempt, wait, &semaphore.target, local);
+        if let (Some(_), Ok(Waited::Done(permit))) = (&once, &mut waited) {
+            permit.kind.semaphore = self.clone();
+        }
+        if let Some(until) = attempt.orphan_until()
+            && !matches!(waited, Ok(Waited::Done(_)))
+        {
+            orphan::remember(&self.target, &REAPER, attempt.token(), until);
+        }
+        waited.map_err(|error| match error.kind() {
+            ErrorKind::Unreachable if attempt.may_have_left_something() => {
+                self.said("Acquiring", Error::unresolved(Some(error), "semaphore"))
             }
-            let process = fork::generation();
-            let patience = Patience::of(wait, self.target.context.clock());
-            let once =
-                wait.is_once().then(|| Semaphore { target: self.target.for_try(), ..self.clone() });
-            let semaphore = once.as_ref().unwrap_or(self);
-            let mut attempt = Attempt::new(semaphore, request, patience, snapshot)?;
-            let local = local_waiters(&self.target.context);
-            let mut waited = first_try::acquire(&mut attempt, wait, &semaphore.target, local);
-            if let (Some(_), Ok(Waited::Done(permit))) = (&once, &mut waited) {
-                permit.kind.semaphore = self.clone();
-            }
-            if let Some(until) = attempt.orphan_until()
-                && !matches!(waited, Ok(Waited::Done(_)))
-                && fork::generation() == process
-            {
-                orphan::remember(&self.target, &REAPER, attempt.token(), until);
-            }
-            waited.map_err(|error| match error.kind() {
-                ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                    self.said("Acquiring", Error::unresolved(Some(error), "semaphore"))
-                }
-                _ => self.said("Acquiring", error),
-            })
+            _ => self.said("Acquiring", error),
         })
     }
 }

@@ -8,7 +8,6 @@ use super::record::Record;
 use super::wake::{reap, wake_next};
 use crate::clock::whole_seconds;
 use crate::error::Result;
-use crate::fork::call;
 use crate::owner::Token;
 use crate::waiters::{self, Waiter};
 
@@ -43,11 +42,8 @@ impl Semaphore {
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
-        call(|| {
-            waiters::waiters(&self.target).map_err(|error| {
-                error.during(format_args!("Looking at {}", self.target.key.waiters()))
-            })
-        })
+        waiters::waiters(&self.target)
+            .map_err(|error| error.during(format_args!("Looking at {}", self.target.key.waiters())))
     }
 
     /// Takes the permits away from the holder that [`Holder::token`] identifies: for operators who
@@ -59,13 +55,11 @@ impl Semaphore {
     /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) or
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
     pub fn force_release(&self, token: Token) -> Result<bool> {
-        call(|| {
-            let taken = reap(&self.target, token)
-                .map_err(|error| self.said("Releasing by force", error))?;
-            if taken {
-                wake_next(&self.target);
-            }
-            Ok(taken)
-        })
+        let taken =
+            reap(&self.target, token).map_err(|error| self.said("Releasing by force", error))?;
+        if taken {
+            wake_next(&self.target);
+        }
+        Ok(taken)
     }
 }

@@ -12,7 +12,6 @@ use crate::context::ATTEMPTS;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
-use crate::fork::call;
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
@@ -66,7 +65,7 @@ impl Semaphore {
     /// and the handle was opened without a number; [`ErrorKind::Unreachable`],
     /// [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn set_up(&self, life: Duration) -> Result<SetUp> {
-        call(|| self.set_up_once(life).map_err(|error| self.said("Setting up", error)))
+        self.set_up_once(life).map_err(|error| self.said("Setting up", error))
     }
 
     fn set_up_once(&self, life: Duration) -> Result<SetUp> {
@@ -102,7 +101,7 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or [`ErrorKind::Protocol`].
     pub fn tear_down(&self) -> Result<bool> {
-        call(|| self.tear_down_observed().map_err(|error| self.said("Tearing down", error)))
+        self.tear_down_observed().map_err(|error| self.said("Tearing down", error))
     }
 
     fn tear_down_observed(&self) -> Result<bool> {
@@ -153,12 +152,10 @@ impl Semaphore {
     /// [`ErrorKind::Invalid`] for 0 permits; [`ErrorKind::Unreachable`], [`ErrorKind::Unknown`] or
     /// [`ErrorKind::Protocol`].
     pub fn resize(&self, permits: u32) -> Result<Option<u32>> {
-        call(|| {
-            if permits == 0 {
-                return Err(Error::invalid("A semaphore has at least one permit."));
-            }
-            self.write_number(permits).map_err(|error| self.said("Resizing", error))
-        })
+        if permits == 0 {
+            return Err(Error::invalid("A semaphore has at least one permit."));
+        }
+        self.write_number(permits).map_err(|error| self.said("Resizing", error))
     }
 
     pub(super) fn write_number(&self, permits: u32) -> Result<Option<u32>> {
@@ -209,12 +206,10 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn status(&self) -> Result<Option<Status>> {
-        call(|| {
-            let snapshot = self.inspect().map_err(|error| self.said("Looking at", error))?;
-            Ok(snapshot.map(|snapshot| {
-                let available = snapshot.available(self.target.now());
-                Status { available, ..Status::of(&snapshot.record, snapshot.now) }
-            }))
-        })
+        let snapshot = self.inspect().map_err(|error| self.said("Looking at", error))?;
+        Ok(snapshot.map(|snapshot| {
+            let available = snapshot.available(self.target.now());
+            Status { available, ..Status::of(&snapshot.record, snapshot.now) }
+        }))
     }
 }
