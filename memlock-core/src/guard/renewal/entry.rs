@@ -81,8 +81,12 @@ impl RenewalEntry {
         if longest { Loss::MaxHold } else { Loss::Expired }
     }
 
-    /// Why it was lost, if known.
+    /// Why it was lost, if known. Nothing is known in a child: a thread of its parent may have locked
+    /// the mutex.
     pub(super) fn loss(&self) -> Option<Loss> {
+        if !self.is_ours() {
+            return None;
+        }
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
