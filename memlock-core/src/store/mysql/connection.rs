@@ -11,7 +11,6 @@ use super::settings::Settings;
 use super::sweep::{self, Sweeper};
 use super::{errors, statements};
 use crate::error::{Error, ErrorKind, Result};
-use crate::fork;
 use crate::name::Key;
 use crate::store::remote::{self, Patience, Reading, Socket};
 use crate::store::{Epoch, Failure, Op, Reply};
@@ -31,8 +30,6 @@ pub(in crate::store) struct Connection {
     introduction: Introduction,
     settings: Arc<Settings>,
     io_timeout: Duration,
-    /// The process that opened it.
-    process: u64,
     /// Whether nothing is left of an earlier request.
     is_idle: bool,
     /// See [`remote::Connection::was_refused`].
@@ -49,14 +46,13 @@ impl Connection {
         io_timeout: Duration,
     ) -> Result<Connection> {
         let introduction = handshake::introduce(&mut wire, settings, io_timeout)?;
-        let (settings, process) = (Arc::clone(settings), fork::generation());
+        let settings = Arc::clone(settings);
         let (is_idle, sweeper) = (true, Sweeper::new(wire.clock()));
         Ok(Connection {
             wire,
             introduction,
             settings,
             io_timeout,
-            process,
             is_idle,
             was_refused: false,
             sweeper,
@@ -266,8 +262,7 @@ impl<'a, 'b> Batch<'a, 'b> {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // To a child that was forked, the connection is its parent's.
-        if self.is_idle && self.process == fork::generation() {
+        if self.is_idle {
             self.wire.quit();
         }
     }

@@ -13,7 +13,6 @@ use super::settings::Settings;
 use super::wire::{Complaint, Wire, columns, nonsense, unwritable};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::fork;
 use crate::store::remote::{self, Address, Patience, Reading, Socket};
 use crate::store::{Epoch, Failure, Op, Reply};
 
@@ -53,8 +52,6 @@ pub(in crate::store) struct Connection {
     /// How many items were changed since the last sweep.
     changed: usize,
     is_sweep_due: bool,
-    /// The process that has opened the connection.
-    process: u64,
     /// Whether the server waits for a request.
     is_ready: bool,
     /// See [`remote::Connection::was_refused`].
@@ -90,7 +87,6 @@ impl Connection {
             prepared: [false; 2],
             changed: 0,
             is_sweep_due: true,
-            process: fork::generation(),
             is_ready: true,
             was_refused: false,
         })
@@ -314,11 +310,11 @@ impl Connection {
 }
 
 /// Says goodbye to a server that waits for a request: it, or a pooler, might log that a client
-/// vanished. A child says nothing: the session is its parent's. Nor does a program that has closed
-/// the socket, which may have another one with its number.
+/// vanished. Nothing is said if the program has closed the socket, and may have another one with its
+/// number.
 impl Drop for Connection {
     fn drop(&mut self) {
-        if !self.is_ready || self.process != fork::generation() || !self.wire.socket.is_ours() {
+        if !self.is_ready || !self.wire.socket.is_ours() {
             return;
         }
         self.wire.out.clear();
