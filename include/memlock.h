@@ -39,10 +39,10 @@
  *
  * Threads and processes. All functions are thread-safe unless documented otherwise, and may be
  * called in a child made by fork(). The child holds none of its parent's locks and permits. A
- * callback may fork, but the child may then only call async-signal-safe functions, exec or _exit:
- * what else it does, also by returning from the callback, is undefined. A daemon that closes all
- * descriptors does so before its first call, or closes its clients first: see
- * docs/threads-and-forks.md.
+ * callback may fork, and so may a signal handler that interrupts a call, but the child may then
+ * only call async-signal-safe functions, exec or _exit: what else it does, also by returning from
+ * the callback or handler, is undefined. A daemon that closes all descriptors does so before its
+ * first call, or closes its clients first: see docs/threads-and-forks.md.
  *
  * pthread_cancel() of a thread in a call of memlock does not act before the call has returned: no
  * call is a cancellation point. A wait therefore continues to its end. memlock_wait_cancel() and
@@ -342,7 +342,7 @@ typedef struct memlock_insertion {
  * that function returns. Two callbacks must not free each other's handles: each would wait until
  * the other has returned. Programs and threads that the callback starts inherit the blocked
  * signals, and SIGTERM would not end them: restore the mask by pthread_sigmask() before starting
- * any.
+ * any. A child that the callback forks may only call async-signal-safe functions, exec or _exit.
  */
 typedef void (*memlock_renewal_callback)(int event, int64_t left_ms, void *arg);
 

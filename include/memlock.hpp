@@ -47,6 +47,10 @@
  * more: its destructor releases it, its lease can be extended, and it may stand for several permits
  * at once, acquired with a priority.
  *
+ * A callback that is given here may fork, and so may a signal handler that interrupts a call, but the
+ * child may then only call async-signal-safe functions, exec or _exit: what else it does, also by
+ * returning from the callback or handler, is undefined.
+ *
  * The bare functions of memlock.h, the six of 2004 and the semaphore's five, are hidden here. A
  * program that uses them together with this header includes <memlock.h> *before* <memlock.hpp>.
  */

@@ -24,10 +24,11 @@ use crate::wait::Cancel;
 /// Access to one set of locks. Cloning is cheap, and a clone is the same client.
 ///
 /// A client may be used from any number of threads at once, and in children made by `fork`: a child
-/// opens its own connections. A callback or a logger may fork, but the child may then only call
-/// async-signal-safe functions, `exec` or `_exit`: what else it does, also by returning from the
-/// callback, is undefined. A client starts no thread until a lease is renewed. A daemon that closes
-/// all descriptors does so before its first call, or drops its clients first.
+/// opens its own connections. A callback or a logger may fork, and so may a signal handler that
+/// interrupts a call, but the child may then only call async-signal-safe functions, `exec` or `_exit`:
+/// what else it does, also by returning from the callback or handler, is undefined. A client starts no
+/// thread until a lease is renewed. A daemon that closes all descriptors does so before its first
+/// call, or drops its clients first.
 #[derive(Clone)]
 pub struct Client {
     context: Context,

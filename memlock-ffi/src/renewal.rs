@@ -39,7 +39,7 @@ pub const MEMLOCK_LOST_MAX_HOLD: c_int = 4;
 /// that function returns. Two callbacks must not free each other's handles: each would wait until
 /// the other has returned. Programs and threads that the callback starts inherit the blocked
 /// signals, and SIGTERM would not end them: restore the mask by pthread_sigmask() before starting
-/// any.
+/// any. A child that the callback forks may only call async-signal-safe functions, exec or _exit.
 pub type memlock_renewal_callback =
     Option<unsafe extern "C" fn(event: c_int, left_ms: i64, arg: *mut c_void)>;
 

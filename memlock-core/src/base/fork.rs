@@ -6,8 +6,8 @@
 //! kept in a `ForkLocal`, which gives every process its own fresh value. The inherited value is
 //! left alone and leaked: it cannot even be dropped safely.
 //!
-//! Nothing is done for a child that a callback forked, in the middle of a call: it may only call
-//! async-signal-safe functions, `exec` or `_exit`.
+//! Nothing is done for a child that a callback, or a signal handler, forked in the middle of a call: it
+//! may only call async-signal-safe functions, `exec` or `_exit`.
 
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicU64, Ordering};
