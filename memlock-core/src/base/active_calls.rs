@@ -72,21 +72,13 @@ mod tests {
     fn in_a_child_no_thread_is_inside() {
         let active_calls = ActiveCalls::new();
         let entered = active_calls.enter();
-        // SAFETY: the child only touches atomics, then leaves by `_exit`.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
+        assert!(fork::in_a_child(|| {
             let before = active_calls.any();
             let childs = active_calls.enter();
             let meanwhile = active_calls.any();
             drop(childs);
-            let right = !before && meanwhile && !active_calls.any();
-            // SAFETY: ends the child without running the test harness's destructors.
-            unsafe { libc::_exit(if right { 7 } else { 1 }) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child made above.
-        unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!(libc::WEXITSTATUS(status), 7);
+            !before && meanwhile && !active_calls.any()
+        }));
         assert!(active_calls.any());
         drop(entered);
         assert!(!active_calls.any());

@@ -132,6 +132,26 @@ impl<T> Drop for Instance<T> {
     }
 }
 
+/// Whether this is true in a forked child, which ends without running anything of its parent's. One that
+/// hangs is killed.
+#[cfg(test)]
+pub(crate) fn in_a_child(is_right: impl FnOnce() -> bool) -> bool {
+    // SAFETY: the child does what memlock promises that a child may do, and leaves by `_exit`.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork: {}", std::io::Error::last_os_error());
+    if child == 0 {
+        // SAFETY: alarm has no preconditions.
+        unsafe { libc::alarm(50) };
+        let is_right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(is_right));
+        // SAFETY: as above.
+        unsafe { libc::_exit(i32::from(!is_right.unwrap_or(false))) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child made above.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    status == 0
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,17 +163,7 @@ mod tests {
         static LOCAL: ForkLocal<Mutex<u32>> = ForkLocal::new();
         let mut guard = LOCAL.get().lock().unwrap();
         *guard = 8;
-        // SAFETY: the child only touches atomics and its own memory, then leaves by `_exit`.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            let value = LOCAL.get().try_lock().map(|value| *value + 7).unwrap_or(0);
-            // SAFETY: ends the child without running the test harness's destructors.
-            unsafe { libc::_exit(value as i32) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child made above.
-        unsafe { libc::waitpid(child, &mut status, 0) };
-        assert_eq!(libc::WEXITSTATUS(status), 7);
+        assert!(in_a_child(|| LOCAL.get().try_lock().is_ok_and(|value| *value == 0)));
         assert_eq!(*guard, 8);
     }
 

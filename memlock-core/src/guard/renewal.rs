@@ -300,6 +300,7 @@ mod tests {
     use super::*;
     use crate::client::Client;
     use crate::error::ErrorKind;
+    use crate::fork;
 
     /// At the fork a thread of the parent may have locked any of the mutexes.
     #[test]
@@ -311,30 +312,19 @@ mod tests {
         let renewal = lock.renew(RenewOptions::default()).unwrap();
         let entry = Arc::clone(&renewal.entry);
         let locked = (entry.held(), entry.lost.lock(), entry.state());
-        // SAFETY: the child waits for nothing, and leaves by `_exit`.
-        let child = unsafe { libc::fork() };
-        if child == 0 {
-            // SAFETY: alarm has no preconditions.
-            unsafe { libc::alarm(50) };
-            let is_held = renewal.is_held() || renewal.check().unwrap_or(true);
+        let is_right = fork::in_a_child(|| {
+            let is_held = renewal.is_held() || renewal.check().unwrap();
             let is_lost = renewal.lost().or_else(|| renewal.wait_lost(lease)).is_some();
-            let is_refused =
-                renewal.release_sql().is_err_and(|error| error.kind() == ErrorKind::Invalid);
-            let released = renewal.release().ok();
-            let report = released.map(|released| renewal.report(released).to_string());
+            let refused = renewal.release_sql().unwrap_err().kind() == ErrorKind::Invalid;
+            let released = renewal.release().unwrap();
+            let report = renewal.report(released).to_string();
             renewal.abandon();
-            drop(renewal);
-            let is_told = report.is_some_and(|report| report.contains("fork"));
-            let is_right =
-                !is_held && !is_lost && is_refused && released == Some(Release::NotHeld) && is_told;
-            // SAFETY: ends the child without running the test harness's destructors.
-            unsafe { libc::_exit(i32::from(!is_right)) };
-        }
-        let mut status = 0;
-        // SAFETY: waits for the child made above.
-        unsafe { libc::waitpid(child, &mut status, 0) };
+            let let_go = renewal.let_go().unwrap();
+            let is_nothing = [released, let_go] == [Release::NotHeld; 2];
+            !is_held && !is_lost && refused && is_nothing && report.contains("fork")
+        });
         drop(locked);
-        assert_eq!(status, 0);
+        assert!(is_right);
         assert!(renewal.is_held());
         assert_eq!(renewal.release().unwrap(), Release::Released);
     }

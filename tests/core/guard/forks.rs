@@ -1,6 +1,7 @@
 //! A forked child holds nothing of its parent's, and puts nothing back.
 
 use memlock_core::{Client, Extension, Lock, Permit, Release};
+use memlock_tests::fork::in_a_child;
 
 use super::{Bench, GUARD, hold};
 
@@ -23,20 +24,7 @@ fn a_child_puts_nothing_back_and_its_parent_does() {
     let mut permit = client.semaphore("s", 1, GUARD).unwrap().acquire().unwrap();
     assert_eq!(lock.extend(GUARD).unwrap(), Extension::Extended);
     bench.restart();
-    // SAFETY: the child calls what a child of this test's process may: the other threads of the
-    // test harness hold no lock that it needs; it ends with _exit.
-    let child = unsafe { libc::fork() };
-    assert!(child >= 0, "it could not be forked");
-    if child == 0 {
-        let check = std::panic::AssertUnwindSafe(|| in_child(&client, &mut lock, &mut permit));
-        let is_right = std::panic::catch_unwind(check).unwrap_or(false);
-        // SAFETY: _exit runs nothing of the parent's.
-        unsafe { libc::_exit(i32::from(!is_right)) }
-    }
-    let mut status = 0;
-    // SAFETY: the child is this process's own; `status` is a valid place for its status.
-    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
-    assert_eq!((waited, status), (child, 0), "the child failed");
+    assert!(in_a_child(|| in_child(&client, &mut lock, &mut permit)), "the child failed");
     let mut plain = bench.server.plain();
     assert!(plain.get("lock:m").is_none() && plain.get("semaphore:s").is_none());
     assert!(lock.check().unwrap() && permit.check().unwrap());
