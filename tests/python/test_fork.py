@@ -323,6 +323,6 @@ def test_a_signal_handler_that_forks_leaves_the_wait_of_its_thread_alone(
             assert plain.queue(name, kind) == []
             return float(ended) - released
 
-        # It is woken at once, and does not ask the server by itself, after 0.85 s at the earliest.
+        # Without its wake-up, the waiter would ask the server after 0.85 s at the earliest.
         for way in WAITS:
             quick_once(partial(takes, way), 0.6)
