@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::{Answer, Client, ErrorKind, Extension, Release, Wait, Waited};
+use memlock_core::{Answer, Client, ErrorKind, Extension, Insertion, Release, Wait, Waited};
 use memlock_tests::assert_safe;
 use memlock_tests::doors::{Door, For, No, Rust, WaitingThread};
 use memlock_tests::fake::{self, Behaviour};
@@ -14,7 +14,7 @@ use memlock_tests::proxy::{Fault, Proxy};
 use memlock_tests::server::{Memcached, MemcachedText};
 use memlock_tests::url;
 
-use crate::bench::{KINDS, Kind, fill};
+use crate::bench::{KINDS, Kind, fill, fill_with};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -279,6 +279,26 @@ fn a_full_server_takes_nobodys_lock_or_permits_away() {
             }
         }
     }
+}
+
+/// The server refuses the id's item, which has the key, and stores the key's item, which is small.
+#[test]
+fn a_full_server_has_no_key_in_a_list_that_a_walk_does_not_find() {
+    let server = Memcached::with_args(&["-M", "-m", "16"]);
+    let mut list = Client::connect(&server.url()).unwrap().distinct_list("s").unwrap();
+    let _ = list.set_up(20 * LEASE).unwrap();
+    assert_eq!(list.insert("first").unwrap(), Some(Insertion::First(1)));
+    let large = fill_with(&server, 40_050);
+    let key = "k".repeat(40_000);
+    let error = list.insert(&key).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+    assert!(error.to_string().contains("out of memory"), "{error}");
+    assert_eq!(list.contains(&key).unwrap(), Some(false));
+    assert!(server.plain().delete(&large));
+    let told = list.insert(&key).unwrap().unwrap();
+    assert!(matches!(told, Insertion::First(_)), "{told:?}");
+    let walked: Vec<_> = list.entries().unwrap().unwrap().collect::<Result<_, _>>().unwrap();
+    assert_eq!(walked, [(1, b"first".to_vec()), (told.id(), key.into_bytes())]);
 }
 
 #[test]

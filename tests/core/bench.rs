@@ -77,12 +77,17 @@ pub(crate) fn away() -> Failure {
 
 /// Stores values that expire in each class of sizes, until there is no room in any.
 pub(crate) fn fill(server: &Memcached) {
-    let mut plain = server.plain();
-    let mut numbers = 0..;
     for size in [400_000, 100_000, 20_000, 5000, 1000, 500, 300, 200, 150, 120, 90, 60, 30, 6] {
-        let value = "x".repeat(size);
-        let mut store = |number| plain.command(&format!("set f{number} 0 1000 {size}\r\n{value}"));
-        let full = numbers.by_ref().take(100_000).find(|&number: &u32| store(number) != "STORED");
-        assert!(full.is_some(), "the server does not refuse anything: it evicts");
+        fill_with(server, size);
     }
+}
+
+/// Stores values of this size until there is no room for another one. Returns the last item's key.
+pub(crate) fn fill_with(server: &Memcached, size: usize) -> String {
+    let (mut plain, value) = (server.plain(), "x".repeat(size));
+    let key = |number: u32| format!("f{size}-{number}");
+    let mut store =
+        |number| plain.command(&format!("set {} 0 1000 {size}\r\n{value}", key(number)));
+    let full = (0..100_000).find(|&number| store(number) != "STORED");
+    key(full.expect("the server does not refuse anything: it evicts").saturating_sub(1))
 }

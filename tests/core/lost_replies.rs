@@ -8,9 +8,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Store};
+use memlock_core::store::{Expiry, Failure, Op, Reply, Returns, Route, Store};
 use memlock_core::{
-    Client, ErrorKind, Extension, Guard, Insertion, Release, RenewOptions, Result, Wait, Waited,
+    Client, DistinctList, Error, ErrorKind, Extension, Guard, Insertion, Release, RenewOptions,
+    Result, Wait, Waited,
 };
 use memlock_tests::client::connect;
 use memlock_tests::cost::usual_cost;
@@ -41,6 +42,8 @@ enum Loss {
     Chance,
     /// Another one takes the lock between its first operation and the next.
     Between,
+    /// The server has no room for what this operation of it stores, and carries out the others.
+    Refused(usize),
 }
 
 /// The batches with these numbers, counted from 0.
@@ -88,6 +91,7 @@ impl Lossy {
                 replies.extend(inner.run(route, &ops[1..])?);
                 Ok(replies)
             }
+            Some(Loss::Refused(place)) => refusing(inner, route, ops, |at, _| at == place),
             Some(Loss::Time(time)) => {
                 let replies = inner.run(route, ops);
                 match &self.frozen {
@@ -98,6 +102,26 @@ impl Lossy {
             }
         }
     }
+}
+
+/// As a memcached without room: it refuses what these operations store, and carries out the others.
+fn refusing(
+    inner: &dyn Store,
+    route: Route,
+    ops: &[Op<'_>],
+    refused: impl Fn(usize, &Op<'_>) -> bool,
+) -> Replies {
+    let mut replies = Vec::new();
+    let mut error = None;
+    for (place, op) in ops.iter().enumerate() {
+        if !op.changes() || matches!(op, Op::Delete { .. }) || !refused(place, op) {
+            replies.extend(inner.run(route, &[*op])?);
+            continue;
+        }
+        error = Some(Error::new(ErrorKind::Protocol, "SERVER_ERROR out of memory"));
+    }
+    let changes = ops.iter().filter(|op| op.changes()).count();
+    error.map_or(Ok(replies), |error| Err(Failure { error, sent: changes > 1 }))
 }
 
 impl World {
@@ -415,6 +439,103 @@ fn a_list_survives_the_loss_of_any_two_batches() {
         assert!(list.tear_down().unwrap(), "{losses:?}");
         assert_eq!(other.insert("late").unwrap(), None, "{losses:?}");
     }
+}
+
+#[test]
+fn no_lock_or_permit_is_granted_twice_or_left_behind_whatever_operation_is_refused() {
+    let refused = (0..8).flat_map(|batch| (0..5).map(move |place| (batch, Loss::Refused(place))));
+    for (kind, refused) in
+        KINDS.into_iter().flat_map(|kind| refused.clone().map(move |it| (kind, it)))
+    {
+        let world = World::new(&[refused]);
+        let attempt = || kind.attempt(&world.client, "m", LEASE);
+        let mut held = attempt().or_else(|_| attempt()).unwrap().expect("it was free");
+        let other = kind.attempt(&world.witness, "m", LEASE).unwrap();
+        assert_safe!(other.is_none(), "{kind:?} {refused:?}: granted twice");
+        let extended = held.extend(LEASE).or_else(|_| held.extend(LEASE)).unwrap();
+        assert_eq!(extended, Extension::Extended, "{kind:?} {refused:?}");
+        let released = held.release().or_else(|_| held.release()).unwrap();
+        assert_eq!(released, Release::Released, "{kind:?} {refused:?}");
+        assert_safe!(world.is_free(kind), "{kind:?} {refused:?}: left behind");
+    }
+}
+
+#[test]
+fn a_list_lists_what_it_has_whatever_operation_is_refused() {
+    for (batch, place) in (0..10).flat_map(|batch| (0..5).map(move |place| (batch, place))) {
+        let World { client, witness, .. } = World::new(&[(batch, Loss::Refused(place))]);
+        let mut list = client.distinct_list("s").unwrap();
+        while list.set_up(LEASE).is_err() {}
+        let mut told = list.insert_many(&["a", "b"]);
+        let failed = told.is_err();
+        if failed {
+            told = list.insert_many(&["a", "b"]);
+        }
+        let told = told.unwrap().unwrap();
+        let first = |told: &Insertion| matches!(told, Insertion::First(_));
+        assert_safe!(failed || told.iter().all(first), "{batch} {place}: {told:?}");
+        let mut other = witness.distinct_list("s").unwrap();
+        assert_eq!(walked(&mut other), listed(&told, &["a", "b"]), "{batch} {place}");
+    }
+}
+
+/// Otherwise it would be a duplicate for all, and in no walk.
+#[test]
+fn a_key_for_which_there_is_no_room_is_taken_back() {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    let full = Arc::new(AtomicBool::new(true));
+    let is_full = Arc::clone(&full);
+    let no_room = move |_, op: &Op<'_>| match op {
+        Op::Add { value, .. } => is_full.load(Ordering::SeqCst) && value.len() > 100,
+        _ => false,
+    };
+    let (client, witness) =
+        on_memory(&clock, move |inner, route, ops| refusing(inner, route, ops, &no_room));
+    let mut list = client.distinct_list("s").unwrap();
+    let _ = list.set_up(LEASE).unwrap();
+    let long = "k".repeat(200);
+    let error = list.insert_many(&["a", &long, "b"]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+    let mut other = witness.distinct_list("s").unwrap();
+    assert_eq!(other.contains(&long).unwrap(), Some(false));
+    full.store(false, Ordering::SeqCst);
+    let told = list.insert_many(&["a", &long, "b"]).unwrap().unwrap();
+    assert!(matches!(told[1], Insertion::First(_)), "{told:?}");
+    assert_eq!(walked(&mut other), listed(&told, &["a", &long, "b"]));
+}
+
+/// Batches: 0 looks the session up, 1 claims, 2 counts, 3 commits.
+#[test]
+fn a_key_that_is_refused_after_other_losses_is_taken_back_unless_it_is_whole() {
+    let insert = |losses: &Losses| {
+        let World { client, witness, .. } = World::new(losses);
+        let mut other = witness.distinct_list("s").unwrap();
+        let _ = other.set_up(LEASE).unwrap();
+        let told = client.distinct_list("s").unwrap().insert("k");
+        (told, other.contains("k").unwrap(), walked(&mut other).len())
+    };
+    let (told, listed, count) =
+        insert(&[(1, Loss::Request), (2, Loss::Request), (5, Loss::Refused(0))]);
+    assert_eq!(told.unwrap_err().kind(), ErrorKind::Protocol);
+    assert_eq!((listed, count), (Some(false), 0));
+    // The commit was carried out, and from the next one on there is no room. Batches 4 and 5 read.
+    let mut losses = vec![(3, Loss::Reply)];
+    losses.extend((6..40).map(|at| (at, Loss::Refused(0))));
+    let (told, listed, count) = insert(&losses);
+    assert_eq!(told.unwrap(), Some(Insertion::First(1)));
+    assert_eq!((listed, count), (Some(true), 1));
+}
+
+fn walked(list: &mut DistinctList) -> Vec<(u64, Vec<u8>)> {
+    list.entries().unwrap().unwrap().collect::<Result<_>>().unwrap()
+}
+
+/// What a walk shows of a list that has only these keys.
+fn listed(told: &[Insertion], keys: &[&str]) -> Vec<(u64, Vec<u8>)> {
+    let keys = keys.iter().map(|key| key.as_bytes().to_vec());
+    let mut all: Vec<_> = told.iter().map(|told| told.id()).zip(keys).collect();
+    all.sort();
+    all
 }
 
 /// The worker claims a key and dies; another finishes the insert, and is then the first.

@@ -60,7 +60,8 @@ impl DistinctList {
     /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB. [`ErrorKind::Unreachable`]:
     /// nothing was changed. [`ErrorKind::Unknown`]: the key may be in the list or not; inserting it
     /// again is safe, and completes the insert, but may report the caller's own key as a duplicate.
-    /// [`ErrorKind::Protocol`].
+    /// [`ErrorKind::Protocol`], also if the server has no room for the key: it is not in the list
+    /// then, though an insert in the meantime may have reported it as a duplicate.
     pub fn insert(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Insertion>> {
         Ok(self.insert_many(&[key.as_ref()])?.and_then(|answers| answers.into_iter().next()))
     }
@@ -134,6 +135,9 @@ enum Stage {
     /// To be committed over this version: this client's claim, or the claim of another client whose
     /// grace period has passed.
     Claimed(Version),
+    /// Committed by this insert, with this id and version of the key's item. Whether the id's item
+    /// was stored is not known: a server may refuse one operation of a packet and carry out the next.
+    Committed(u64, Version),
     /// Done.
     Answered(Insertion),
 }
@@ -195,15 +199,12 @@ impl<'a> Batch<'a> {
                         return Err(failure.error);
                     }
                     if failures == ATTEMPTS {
+                        self.take_back(&failure.error);
                         return Err(uncommitted(failure.error));
                     }
                     // Requests under way may have arrived: the items are read back. The token
                     // identifies the claims of this batch.
-                    for entry in &mut self.entries {
-                        if !matches!(entry.stage, Stage::Answered(_)) {
-                            entry.stage = Stage::New;
-                        }
-                    }
+                    self.reset(Stage::New);
                     continue;
                 }
             }
@@ -234,7 +235,17 @@ impl<'a> Batch<'a> {
     fn round(&mut self) -> std::result::Result<(), Stop> {
         self.claim()?;
         self.read()?;
+        self.complete()?;
         self.commit()
+    }
+
+    /// Sets the stage of all keys that have no result.
+    fn reset(&mut self, stage: Stage) {
+        for entry in &mut self.entries {
+            if !matches!(entry.stage, Stage::Answered(_)) {
+                entry.stage = stage;
+            }
+        }
     }
 
     /// Claims new keys by adding their items.
@@ -300,9 +311,11 @@ impl<'a> Batch<'a> {
         };
         entry.stage = match KeyItem::parse(&item.value) {
             Some(KeyItem { id: Some(id), token }) if token == self.token => {
-                Stage::Answered(Insertion::First(id))
+                Stage::Committed(id, item.version)
             }
-            Some(KeyItem { id: Some(id), .. }) => Stage::Answered(Insertion::Duplicate(id)),
+            Some(KeyItem { id: Some(id), .. }) => {
+                return self.answer(place, Insertion::Duplicate(id));
+            }
             Some(KeyItem { id: None, token }) if token == self.token => {
                 Stage::Claimed(item.version)
             }
@@ -315,14 +328,83 @@ impl<'a> Batch<'a> {
         if entry.stage != Stage::Unread {
             entry.waiting_since = None;
         }
-        if let Stage::Answered(answer) = entry.stage
-            && let Some((id, key, version)) = entry.overtaken.take()
+    }
+
+    fn answer(&mut self, place: usize, answer: Insertion) {
+        let entry = &mut self.entries[place];
+        (entry.stage, entry.waiting_since) = (Stage::Answered(answer), None);
+        if let Some((id, key, version)) = entry.overtaken.take()
             && answer.id() != id
         {
             // The drawn id becomes a hole. If this fails, walks skip it by the id in the key's
             // item.
             let _ = self.list.target.one(Op::Delete { key: &key, version });
         }
+    }
+
+    /// Stores the ids' items that are missing of committed keys, without which walks would not find
+    /// these keys.
+    fn complete(&mut self) -> std::result::Result<(), Stop> {
+        let committed = self.committed();
+        let unlisted = self.unlisted(&committed)?;
+        if !unlisted.is_empty() {
+            let (expiry, returns) = (self.list.expiry(&self.generation), Returns::Version);
+            let mut ops = Vec::with_capacity(unlisted.len() + 1);
+            for it in &unlisted {
+                ops.push(Op::add(&it.id_item, self.entries[it.place].name, expiry, returns));
+            }
+            self.run_in_session(&mut ops)?;
+        }
+        for Committed { place, id, .. } in committed {
+            self.answer(place, Insertion::First(id));
+        }
+        Ok(())
+    }
+
+    /// Removes committed keys whose ids' items the server refuses to store: they would be duplicates
+    /// for all, and in no walk.
+    fn take_back(&mut self, error: &Error) {
+        if error.is_outage() {
+            return;
+        }
+        self.reset(Stage::Unread);
+        if self.read().is_err() {
+            return;
+        }
+        let committed = self.committed();
+        let Ok(unlisted) = self.unlisted(&committed) else { return };
+        let ops: Vec<Op<'_>> = unlisted
+            .iter()
+            .map(|it| Op::Delete { key: &self.entries[it.place].key, version: it.version })
+            .collect();
+        if !ops.is_empty() {
+            let _ = self.list.target.run(&ops);
+        }
+    }
+
+    fn committed(&self) -> Vec<Committed> {
+        let committed = |(place, entry): (usize, &Entry<'_>)| match entry.stage {
+            Stage::Committed(id, version) => {
+                let id_item = self.list.id_item(&self.generation, id);
+                Some(Committed { place, id, version, id_item })
+            }
+            _ => None,
+        };
+        self.entries.iter().enumerate().filter_map(committed).collect()
+    }
+
+    /// Those of which the server has no id's item.
+    fn unlisted<'c>(
+        &self,
+        committed: &'c [Committed],
+    ) -> std::result::Result<Vec<&'c Committed>, Failure> {
+        if committed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let ops: Vec<Op<'_>> = committed.iter().map(|it| Op::get(&it.id_item)).collect();
+        let replies = self.list.target.run(&ops)?;
+        let pairs = committed.iter().zip(replies);
+        Ok(pairs.filter(|(_, reply)| *reply == Reply::Missing).map(|(it, _)| it).collect())
     }
 
     /// Draws ids for the claimed keys, writes the ids' items and commits the keys' items.
@@ -410,6 +492,15 @@ impl<'a> Batch<'a> {
     fn places(&self, wanted: impl Fn(Stage) -> bool) -> Vec<usize> {
         (0..self.entries.len()).filter(|&place| wanted(self.entries[place].stage)).collect()
     }
+}
+
+/// A key that this insert has committed.
+struct Committed {
+    place: usize,
+    id: u64,
+    /// Of the key's item.
+    version: Version,
+    id_item: Key,
 }
 
 /// An id drawn for a key.
