@@ -518,12 +518,14 @@ fn a_key_that_is_refused_after_other_losses_is_taken_back_unless_it_is_whole() {
         insert(&[(1, Loss::Request), (2, Loss::Request), (5, Loss::Refused(0))]);
     assert_eq!(told.unwrap_err().kind(), ErrorKind::Protocol);
     assert_eq!((listed, count), (Some(false), 0));
-    // The commit was carried out, and from the next one on there is no room. Batches 4 and 5 read.
-    let mut losses = vec![(3, Loss::Reply)];
-    losses.extend((6..40).map(|at| (at, Loss::Refused(0))));
-    let (told, listed, count) = insert(&losses);
-    assert_eq!(told.unwrap(), Some(Insertion::First(1)));
-    assert_eq!((listed, count), (Some(true), 1));
+    // The commit was carried out, and soon there is no room. Batches 4 and 5 read.
+    for full in [4, 6] {
+        let mut losses = vec![(3, Loss::Reply)];
+        losses.extend((full..40).map(|at| (at, Loss::Refused(0))));
+        let (told, listed, count) = insert(&losses);
+        assert_eq!(told.unwrap(), Some(Insertion::First(1)), "{full}");
+        assert_eq!((listed, count), (Some(true), 1), "{full}");
+    }
 }
 
 fn walked(list: &mut DistinctList) -> Vec<(u64, Vec<u8>)> {

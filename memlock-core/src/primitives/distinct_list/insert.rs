@@ -199,8 +199,12 @@ impl<'a> Batch<'a> {
                         return Err(failure.error);
                     }
                     if failures == ATTEMPTS {
-                        self.take_back(&failure.error);
-                        return Err(uncommitted(failure.error));
+                        // After a refusal nothing is under way.
+                        let told = !failure.error.is_outage() && self.take_back().is_ok();
+                        return match self.answers().filter(|_| told) {
+                            Some(answers) => Ok(Some(answers)),
+                            None => Err(uncommitted(failure.error)),
+                        };
                     }
                     // Requests under way may have arrived: the items are read back. The token
                     // identifies the claims of this batch.
@@ -208,8 +212,8 @@ impl<'a> Batch<'a> {
                     continue;
                 }
             }
-            if self.entries.iter().all(|entry| matches!(entry.stage, Stage::Answered(_))) {
-                return Ok(Some(self.answers()));
+            if let Some(answers) = self.answers() {
+                return Ok(Some(answers));
             }
             if self.entries.iter().any(|entry| entry.waiting_since.is_some()) {
                 clock.sleep(pause);
@@ -222,14 +226,14 @@ impl<'a> Batch<'a> {
         ))
     }
 
-    /// The result for each given key.
-    fn answers(&self) -> Vec<Insertion> {
+    /// The result for each given key, if all have one.
+    fn answers(&self) -> Option<Vec<Insertion>> {
         let answer = |&(place, first): &(usize, bool)| match self.entries[place].stage {
             Stage::Answered(answer) if first => Some(answer),
             Stage::Answered(answer) => Some(Insertion::Duplicate(answer.id())),
             _ => None,
         };
-        self.given.iter().filter_map(answer).collect()
+        self.given.iter().map(answer).collect()
     }
 
     fn round(&mut self) -> std::result::Result<(), Stop> {
@@ -345,8 +349,7 @@ impl<'a> Batch<'a> {
     /// Stores the ids' items that are missing of committed keys, without which walks would not find
     /// these keys.
     fn complete(&mut self) -> std::result::Result<(), Stop> {
-        let committed = self.committed();
-        let unlisted = self.unlisted(&committed)?;
+        let (mut whole, unlisted) = self.committed()?;
         if !unlisted.is_empty() {
             let (expiry, returns) = (self.list.expiry(&self.generation), Returns::Version);
             let mut ops = Vec::with_capacity(unlisted.len() + 1);
@@ -355,34 +358,37 @@ impl<'a> Batch<'a> {
             }
             self.run_in_session(&mut ops)?;
         }
-        for Committed { place, id, .. } in committed {
-            self.answer(place, Insertion::First(id));
-        }
+        whole.extend(unlisted);
+        self.are_first(&whole);
         Ok(())
     }
 
     /// Removes committed keys whose ids' items the server refuses to store: they would be duplicates
-    /// for all, and in no walk.
-    fn take_back(&mut self, error: &Error) {
-        if error.is_outage() {
-            return;
-        }
+    /// for all, and in no walk. The other committed keys get their results.
+    fn take_back(&mut self) -> std::result::Result<(), Stop> {
         self.reset(Stage::Unread);
-        if self.read().is_err() {
-            return;
+        self.read()?;
+        let (whole, unlisted) = self.committed()?;
+        self.are_first(&whole);
+        if !unlisted.is_empty() {
+            let remove = |it: &Committed| Op::Delete {
+                key: &self.entries[it.place].key,
+                version: it.version,
+            };
+            let ops: Vec<Op<'_>> = unlisted.iter().map(remove).collect();
+            self.list.target.run(&ops)?;
         }
-        let committed = self.committed();
-        let Ok(unlisted) = self.unlisted(&committed) else { return };
-        let ops: Vec<Op<'_>> = unlisted
-            .iter()
-            .map(|it| Op::Delete { key: &self.entries[it.place].key, version: it.version })
-            .collect();
-        if !ops.is_empty() {
-            let _ = self.list.target.run(&ops);
+        Ok(())
+    }
+
+    fn are_first(&mut self, committed: &[Committed]) {
+        for it in committed {
+            self.answer(it.place, Insertion::First(it.id));
         }
     }
 
-    fn committed(&self) -> Vec<Committed> {
+    /// The committed keys whose ids' items the server has, and the others.
+    fn committed(&self) -> std::result::Result<(Vec<Committed>, Vec<Committed>), Stop> {
         let committed = |(place, entry): (usize, &Entry<'_>)| match entry.stage {
             Stage::Committed(id, version) => {
                 let id_item = self.list.id_item(&self.generation, id);
@@ -390,21 +396,15 @@ impl<'a> Batch<'a> {
             }
             _ => None,
         };
-        self.entries.iter().enumerate().filter_map(committed).collect()
-    }
-
-    /// Those of which the server has no id's item.
-    fn unlisted<'c>(
-        &self,
-        committed: &'c [Committed],
-    ) -> std::result::Result<Vec<&'c Committed>, Failure> {
-        if committed.is_empty() {
-            return Ok(Vec::new());
+        let all: Vec<_> = self.entries.iter().enumerate().filter_map(committed).collect();
+        if all.is_empty() {
+            return Ok((all, Vec::new()));
         }
-        let ops: Vec<Op<'_>> = committed.iter().map(|it| Op::get(&it.id_item)).collect();
-        let replies = self.list.target.run(&ops)?;
-        let pairs = committed.iter().zip(replies);
-        Ok(pairs.filter(|(_, reply)| *reply == Reply::Missing).map(|(it, _)| it).collect())
+        let mut ops = all.iter().map(|it| Op::get(&it.id_item)).collect();
+        let replies = self.run_in_session(&mut ops)?;
+        drop(ops);
+        let mut replies = replies.into_iter();
+        Ok(all.into_iter().partition(|_| replies.next() != Some(Reply::Missing)))
     }
 
     /// Draws ids for the claimed keys, writes the ids' items and commits the keys' items.
