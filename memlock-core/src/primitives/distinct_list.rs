@@ -21,6 +21,7 @@
 //! | an inserter dies between writing the id's item and committing | as above; enumeration commits the key, too, and skips the id if the key has another |
 //! | an inserter dies after drawing an id | the id is never used: enumeration skips such a hole after a grace period |
 //! | a reply is lost | the key's item is read back: its token shows how far the insert came |
+//! | the server refuses to store the id's item and commits the key's item | the inserter reads both back, stores the id's item, or, if it is refused again, removes the key's item |
 //! | the session is torn down during an insert | each packet that claims or commits keys, or waits for the claim of another inserter, also reads the session: another generation, or none, refuses the insert |
 //!
 //! Tear-down is one `Delete` of the session's item. The other items of the generation become
@@ -30,12 +31,14 @@
 //! `distinct_list_*`, memcached list, 2004. The ids of duplicates, generations and repair are
 //! additions of memlock.
 
+mod batch;
 mod insert;
+mod insertion;
 mod iterate;
 mod list;
 #[cfg(test)]
 mod tests;
 
-pub use insert::Insertion;
+pub use insertion::Insertion;
 pub use iterate::Entries;
 pub use list::DistinctList;

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::insert::*;
+use super::insertion::*;
 use super::list::*;
 use crate::client::Client;
 use crate::clock::Moment;
