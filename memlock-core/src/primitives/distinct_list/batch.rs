@@ -117,11 +117,10 @@ impl<'a> Batch<'a> {
                     }
                     if failures == ATTEMPTS {
                         // After a refusal nothing is under way.
-                        let settled = !failure.error.is_outage() && self.take_back().is_ok();
-                        return match self.answers().filter(|_| settled) {
-                            Some(answers) => Ok(Some(answers)),
-                            None => Err(uncommitted(failure.error)),
-                        };
+                        if !failure.error.is_outage() {
+                            let _ = self.take_back();
+                        }
+                        return self.answers().map(Some).ok_or_else(|| uncommitted(failure.error));
                     }
                     // Requests under way may have arrived: the items are read back. The token
                     // identifies the claims of this batch.
@@ -288,7 +287,7 @@ impl<'a> Batch<'a> {
         let (whole, unlisted) = self.committed()?;
         self.are_first(&whole);
         if !unlisted.is_empty() {
-            let remove = |it: &Committed| Op::Delete {
+            let remove = |it: &Numbered| Op::Delete {
                 key: &self.entries[it.place].key,
                 version: it.version,
             };
@@ -298,22 +297,19 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn are_first(&mut self, committed: &[Committed]) {
+    fn are_first(&mut self, committed: &[Numbered]) {
         for it in committed {
             self.answer(it.place, Insertion::First(it.id));
         }
     }
 
     /// The committed keys whose ids' items the server has, and the others.
-    fn committed(&self) -> std::result::Result<(Vec<Committed>, Vec<Committed>), Stop> {
-        let committed = |(place, entry): (usize, &Entry<'_>)| match entry.stage {
-            Stage::Committed(id, version) => {
-                let id_item = self.list.id_item(&self.generation, id);
-                Some(Committed { place, id, version, id_item })
-            }
+    fn committed(&self) -> std::result::Result<(Vec<Numbered>, Vec<Numbered>), Stop> {
+        let committed = |place: usize| match self.entries[place].stage {
+            Stage::Committed(id, version) => Some(self.number(place, id, version)),
             _ => None,
         };
-        let all: Vec<_> = self.entries.iter().enumerate().filter_map(committed).collect();
+        let all: Vec<_> = (0..self.entries.len()).filter_map(committed).collect();
         if all.is_empty() {
             return Ok((all, Vec::new()));
         }
@@ -326,38 +322,39 @@ impl<'a> Batch<'a> {
 
     /// Draws ids for the claimed keys, writes the ids' items and commits the keys' items.
     fn commit(&mut self) -> std::result::Result<(), Stop> {
-        let places = self.places(|stage| matches!(stage, Stage::Claimed(_)));
-        if places.is_empty() {
+        let claimed = |place: usize| match self.entries[place].stage {
+            Stage::Claimed(version) => Some((place, version)),
+            _ => None,
+        };
+        let claimed: Vec<_> = (0..self.entries.len()).filter_map(claimed).collect();
+        if claimed.is_empty() {
             return Ok(());
         }
         let list = self.list;
         let counter = list.counter(&self.generation);
         let count = list.target.context.one(
             list.target.route,
-            Op::Increment { key: &counter, by: places.len() as u64, initial: None },
+            Op::Increment { key: &counter, by: claimed.len() as u64, initial: None },
         )?;
         let Reply::Number(last) = count else {
             // The server lost the counter: ids would be issued twice, so the session is over.
             return Err(Stop::SessionGone);
         };
-        let Some(before) = last.checked_sub(places.len() as u64) else {
+        let Some(before) = last.checked_sub(claimed.len() as u64) else {
             return Err(Stop::SessionGone);
         };
         let (expiry, returns) = (list.expiry(&self.generation), Returns::Version);
-        let drawn: Vec<Drawn> =
-            places.iter().zip(before + 1..=last).map(|(&place, id)| self.draw(place, id)).collect();
+        let drawn = claimed.into_iter().zip(before + 1..=last);
+        let drawn: Vec<_> =
+            drawn.map(|((place, version), id)| self.number(place, id, version)).collect();
+        let commit = |it: &Numbered| KeyItem { id: Some(it.id), token: self.token }.to_string();
+        let values: Vec<String> = drawn.iter().map(commit).collect();
         let mut ops = Vec::with_capacity(2 * drawn.len() + 1);
-        for draw in &drawn {
-            let entry = &self.entries[draw.place];
-            let Stage::Claimed(version) = entry.stage else { continue };
+        for (draw, value) in drawn.iter().zip(&values) {
+            let (entry, version) = (&self.entries[draw.place], draw.version);
             ops.push(Op::add(&draw.id_item, entry.name, expiry, returns));
-            ops.push(Op::CompareAndSet {
-                key: &entry.key,
-                version,
-                value: draw.committed.as_bytes(),
-                expiry,
-                returns,
-            });
+            let (key, value) = (&entry.key, value.as_bytes());
+            ops.push(Op::CompareAndSet { key, version, value, expiry, returns });
         }
         let replies = self.run_in_session(&mut ops)?;
         drop(ops);
@@ -383,9 +380,8 @@ impl<'a> Batch<'a> {
         Ok(())
     }
 
-    fn draw(&self, place: usize, id: u64) -> Drawn {
-        let committed = KeyItem { id: Some(id), token: self.token }.to_string();
-        Drawn { place, id, id_item: self.list.id_item(&self.generation, id), committed }
+    fn number(&self, place: usize, id: u64, version: Version) -> Numbered {
+        Numbered { place, id, id_item: self.list.id_item(&self.generation, id), version }
     }
 
     /// Runs operations and reads the session in the same packet. If the session is over, the
@@ -411,21 +407,13 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// A key that this insert has committed.
-struct Committed {
+/// A key with the id that was drawn for it.
+struct Numbered {
     place: usize,
     id: u64,
+    id_item: Key,
     /// Of the key's item.
     version: Version,
-    id_item: Key,
-}
-
-/// An id drawn for a key.
-struct Drawn {
-    place: usize,
-    id: u64,
-    id_item: Key,
-    committed: String,
 }
 
 fn uncommitted(error: Error) -> Error {
