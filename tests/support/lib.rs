@@ -14,6 +14,7 @@
 //! - [`intercepted`]: a store whose batches pass through a function of the test.
 //! - [`fork`]: children that a test forks.
 //! - [`frozen`]: a clock that stands still.
+//! - [`sweeps`]: a store whose connection sweeps when a test wants it to;
 //! - [`stopwatch`]: measures upper bounds on elapsed time, also on a busy machine.
 //! - [`history`]: what the clients of a test write down; [`check`]: what it must show.
 //! - [`certificate`]: for servers with TLS.
@@ -71,6 +72,7 @@ pub mod sigpipe;
 pub mod sleepers;
 pub mod stopwatch;
 pub mod stranger;
+pub mod sweeps;
 pub mod url;
 pub mod witness;
 pub mod wrong_clock;

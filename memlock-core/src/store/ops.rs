@@ -285,6 +285,13 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// The failure of something that came before the batch was sent, and changed no lock.
+    #[cfg(any(feature = "mysql", feature = "postgresql"))]
+    pub(crate) fn unsent(error: Error) -> Failure {
+        let sent = false;
+        Failure { error: Failure { error, sent }.of_read(), sent }
+    }
+
     /// The error of a batch that only read: nothing was changed, so its outcome is not unknown.
     pub(crate) fn of_read(self) -> Error {
         match self.error.kind() {

@@ -7,6 +7,7 @@ mod refusals;
 mod rows;
 mod settings;
 mod shadows;
+mod sweeps;
 
 use std::cell::RefCell;
 use std::ops::Deref;

@@ -9,6 +9,7 @@
 //! | `sessions` | more waiters than the server has sessions |
 //! | `poolers` | PgBouncer in between |
 //! | `shadows` | others create functions and operators with the names of built-in ones |
+//! | `sweeps` | rows of items that ended are deleted |
 //! | `disks` | a full disk |
 //! | `encryption` | TLS |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
@@ -22,6 +23,7 @@ mod refusals;
 mod rows;
 mod sessions;
 mod shadows;
+mod sweeps;
 
 use std::process::Command;
 use std::sync::{Mutex, OnceLock, PoisonError};

@@ -47,7 +47,7 @@ impl Connection {
     ) -> Result<Connection> {
         let introduction = handshake::introduce(&mut wire, settings, io_timeout)?;
         let settings = Arc::clone(settings);
-        let (is_idle, sweeper) = (true, Sweeper::new(wire.clock()));
+        let (is_idle, sweeper) = (true, Sweeper::new(wire.clock(), settings.engine));
         Ok(Connection {
             wire,
             introduction,
@@ -92,7 +92,7 @@ impl Connection {
                 continue;
             }
             if refusal.code == errors::FULL && engine == Engine::Memory && !has_room {
-                sweep::make_room(&mut self.wire, engine, sweep::EXAMINED)
+                sweep::make_room(&mut self.wire, engine)
                     .map_err(|error| batch.failure(error, false))?;
                 has_room = true;
                 continue;
@@ -278,13 +278,13 @@ impl remote::Connection for Connection {
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
         (self.is_idle, self.was_refused) = (false, false);
+        self.sweeper.receive(&mut self.wire).map_err(Failure::unsent)?;
         let ran = self.run_batch(ops, meanwhile);
         self.is_idle = ran.is_ok() || self.was_refused;
-        if let Ok(replies) = &ran
-            && self.sweeper.note(ops, replies)
-        {
+        if let Ok(replies) = &ran {
+            self.sweeper.note(ops, replies);
             // A failure concerns this connection alone, and nothing that was answered.
-            self.is_idle = self.sweeper.sweep(&mut self.wire, self.settings.engine).is_ok();
+            self.is_idle = self.sweeper.send(&mut self.wire).is_ok();
         }
         ran
     }

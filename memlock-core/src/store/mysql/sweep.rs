@@ -2,68 +2,99 @@
 //!
 //! An `Add` uses the row of its key again; rows of keys that are not used again are removed by sweeps,
 //! each of which examines the rows that follow the last one examined, and then begins anew. It reads
-//! them without locking, and deletes by key what was over.
+//! them without locking, and deletes by key what was over. Each request of a sweep is sent behind
+//! the reply to a batch, and its reply is read before the next batch.
 
 use super::packets::{Answer, Row, Wire, out_of_step};
 use super::schema::{Engine, TABLE};
 use super::statements::{Hex, NOW, parse};
 use crate::clock::Clock;
 use crate::error::Result;
-use crate::store::remote::Patience;
+use crate::store::remote::{EXAMINED, Patience, SweepCounter};
 use crate::store::{Op, Reply};
-
-/// A connection sweeps when it has stored so many items. The first time is left to chance, since most
-/// processes of the command store few.
-const EVERY: u32 = 256;
-/// A sweep examines several times as many rows as were stored, so that it catches up.
-pub(super) const EXAMINED: usize = 1024;
 
 /// When a connection sweeps next, and where.
 #[derive(Debug)]
 pub(super) struct Sweeper {
-    stored: u32,
-    /// The last key that was examined; at first, the last one that was stored.
-    last: Option<Vec<u8>>,
+    engine: Engine,
+    counter: SweepCounter,
+    /// Behind which key the next sweep begins; `None`: behind the key that is stored last then.
+    next: Option<Vec<u8>>,
+    request: Option<Request>,
+}
+
+/// A request of a sweep: the next one to be sent, or the one whose reply is due.
+#[derive(Debug)]
+enum Request {
+    /// Examine the rows behind this key.
+    Examine(Vec<u8>),
+    Delete(String),
 }
 
 impl Sweeper {
-    pub(super) fn new(clock: &dyn Clock) -> Sweeper {
+    pub(super) fn new(clock: &dyn Clock, engine: Engine) -> Sweeper {
         let mut random = [0];
-        // Without chance the first sweep is as late as it can be.
-        let stored = clock.random(&mut random).map_or(0, |()| u32::from(random[0]));
-        Sweeper { stored, last: None }
+        // Where keys rise with time, the oldest are at the beginning; elsewhere the first rows may be
+        // those that stay. Most processes of the command sweep once at most.
+        let begins_anew = clock.random(&mut random).is_ok_and(|()| random[0] & 1 == 0);
+        let next = begins_anew.then(Vec::new);
+        Sweeper { engine, counter: SweepCounter::new(clock), next, request: None }
     }
 
-    /// Counts what was stored. Returns whether a sweep is due.
-    pub(super) fn note(&mut self, ops: &[Op<'_>], replies: &[Reply]) -> bool {
+    /// Counts what was stored, and begins a sweep when it is due.
+    pub(super) fn note(&mut self, ops: &[Op<'_>], replies: &[Reply]) {
         let stored = |(op, reply): &(&Op<'_>, &Reply)| {
             matches!(op, Op::Add { .. }) && matches!(reply, Reply::Stored(_) | Reply::Written)
         };
-        for (op, _) in ops.iter().zip(replies).filter(stored) {
-            self.stored += 1;
-            if self.stored >= EVERY && self.last.is_none() {
-                self.last = Some(op.key().as_str().as_bytes().to_vec());
-            }
+        self.counter.add(ops.iter().zip(replies).filter(stored).count());
+        if self.request.is_some() || !self.counter.take() {
+            return;
         }
-        self.stored >= EVERY
+        let last = || {
+            let last = ops.iter().zip(replies).rfind(stored);
+            last.map_or_else(Vec::new, |(op, _)| op.key().as_str().as_bytes().to_vec())
+        };
+        self.request = Some(match self.engine {
+            Engine::InnoDb => Request::Examine(self.next.take().unwrap_or_else(last)),
+            // Its rows have no order.
+            Engine::Memory => Request::Delete(deletion_of_any(self.engine)),
+        });
     }
 
-    /// Examines the next rows.
-    pub(super) fn sweep(&mut self, wire: &mut Wire, engine: Engine) -> Result<()> {
-        self.stored = 0;
-        if engine == Engine::Memory {
-            // Its rows have no order.
-            return make_room(wire, engine, EXAMINED);
-        }
-        let from = self.last.take().unwrap_or_default();
-        let last = examine(wire, engine, &from)?;
-        self.last = match last {
-            // Where keys rise with time, the oldest are at the beginning.
-            None if !from.is_empty() => examine(wire, engine, b"")?,
-            last => last,
+    /// Sends the next request of the sweep, if there is one.
+    pub(super) fn send(&mut self, wire: &mut Wire) -> Result<()> {
+        let sent = match &self.request {
+            None => return Ok(()),
+            Some(Request::Examine(from)) => wire.query(&examination(from, self.engine)),
+            Some(Request::Delete(statement)) => wire.query(statement),
         };
-        self.last.get_or_insert_default();
+        sent.map_err(|failure| failure.error)?;
+        wire.socket.defer_reply();
         Ok(())
+    }
+
+    /// Reads the reply to it.
+    pub(super) fn receive(&mut self, wire: &mut Wire) -> Result<()> {
+        if !wire.socket.owes_reply() {
+            return Ok(());
+        }
+        match self.request.take() {
+            None => {}
+            Some(Request::Delete(_)) => read(wire, 1).map(drop)?,
+            Some(Request::Examine(from)) => {
+                let mut answers = read(wire, 2)?.into_iter();
+                if let (Some(Answer::Rows(end)), Some(Answer::Rows(found))) =
+                    (answers.next(), answers.next())
+                {
+                    self.next = Some(last_examined(end)?.unwrap_or_default());
+                    let dead = found.into_iter().filter_map(|row| row.into_iter().next()?);
+                    self.request = deletion(dead, self.engine).map(Request::Delete);
+                } else {
+                    self.next = Some(from);
+                }
+            }
+        }
+        wire.socket.end_deferral()
     }
 }
 
@@ -78,41 +109,44 @@ fn over(engine: Engine) -> String {
     format!("{last}<={NOW}-{}", engine.remains())
 }
 
-/// Examines the rows that follow `from`. Returns the last key; `None` if there are no more.
-fn examine(wire: &mut Wire, engine: Engine, from: &[u8]) -> Result<Option<Vec<u8>>> {
+/// Asks for the last one of the rows that follow `from`, and which of them are not needed.
+fn examination(from: &[u8], engine: Engine) -> String {
     let over = over(engine);
     let part = format!(
         "(SELECT name,expires,number FROM {TABLE} WHERE name>{} ORDER BY name LIMIT {EXAMINED}) AS part",
         Hex(from)
     );
-    let statements =
-        format!("SELECT MAX(name),COUNT(*) FROM {part};SELECT name FROM {part} WHERE {over}");
-    let mut answers = ask(wire, &statements, 2)?.into_iter();
-    let (Some(Answer::Rows(end)), Some(Answer::Rows(found))) = (answers.next(), answers.next())
-    else {
-        return Ok(None);
-    };
-    let names = |rows: Vec<Row>| rows.into_iter().filter_map(|row| row.into_iter().next()?);
-    let dead: Vec<String> = names(found).map(|name| Hex(&name).to_string()).collect();
-    if !dead.is_empty() {
-        let names = dead.join(",");
-        ask(wire, &format!("DELETE FROM {TABLE} WHERE name IN ({names}) AND {over}"), 1)?;
-    }
+    format!("SELECT MAX(name),COUNT(*) FROM {part};SELECT name FROM {part} WHERE {over}")
+}
+
+/// The last key that was examined; `None` if no row follows it.
+fn last_examined(end: Vec<Row>) -> Result<Option<Vec<u8>>> {
     let row = end.into_iter().next().ok_or_else(out_of_step)?;
     let [last, count] = <[Option<Vec<u8>>; 2]>::try_from(row).map_err(|_| out_of_step())?;
     let is_full = parse(count).is_some_and(|count| count >= EXAMINED as u64);
     Ok(last.filter(|_| is_full))
 }
 
-/// Removes up to so many rows that are over.
-pub(super) fn make_room(wire: &mut Wire, engine: Engine, rows: usize) -> Result<()> {
-    let over = over(engine);
-    ask(wire, &format!("DELETE FROM {TABLE} WHERE {over} LIMIT {rows}"), 1).map(drop)
+/// Deletes these rows, if they are still not needed.
+fn deletion(names: impl Iterator<Item = Vec<u8>>, engine: Engine) -> Option<String> {
+    let names: Vec<String> = names.map(|name| Hex(&name).to_string()).collect();
+    let (names, over) = (names.join(","), over(engine));
+    (!names.is_empty()).then(|| format!("DELETE FROM {TABLE} WHERE name IN ({names}) AND {over}"))
 }
 
-/// Sends statements, and reads their replies up to the first refusal.
-fn ask(wire: &mut Wire, statements: &str, count: usize) -> Result<Vec<Answer>> {
-    wire.query(statements).map_err(|failure| failure.error)?;
+/// Deletes as many rows as a sweep examines.
+fn deletion_of_any(engine: Engine) -> String {
+    format!("DELETE FROM {TABLE} WHERE {} LIMIT {EXAMINED}", over(engine))
+}
+
+/// Removes rows that are over from a table that is full.
+pub(super) fn make_room(wire: &mut Wire, engine: Engine) -> Result<()> {
+    wire.query(&deletion_of_any(engine)).map_err(|failure| failure.error)?;
+    read(wire, 1).map(drop)
+}
+
+/// Reads the replies to statements, up to the first refusal.
+fn read(wire: &mut Wire, count: usize) -> Result<Vec<Answer>> {
     let mut patience = Patience::default();
     let mut answers = Vec::new();
     for left in (0..count).rev() {

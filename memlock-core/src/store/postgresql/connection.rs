@@ -13,7 +13,7 @@ use super::settings::Settings;
 use super::wire::{Complaint, Wire, columns, nonsense, unwritable};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::remote::{self, Address, Patience, Reading, Socket};
+use crate::store::remote::{self, Address, EXAMINED, Patience, Reading, Socket, SweepCounter};
 use crate::store::{Epoch, Failure, Op, Reply};
 
 /// A call has no more operations than this, and no more bytes of values, about: the server builds
@@ -22,12 +22,6 @@ const MOST_OPS: usize = 256;
 const MOST_BYTES: usize = 8 * 1024 * 1024;
 /// How often a transaction that fell victim to others is tried again.
 const TRIES: usize = 20;
-
-/// Rows of items that ended are deleted with the first changes of a connection, and each time that it
-/// has changed so many more. A sweep examines several times as many, so that it catches up.
-const SWEEP_EVERY: usize = 256;
-const SWEPT_FOR_EACH: usize = 4;
-const SWEPT_AT_LEAST: usize = 1024;
 
 /// After so long, a call looks whether it is still in the life in which the connection was opened: an
 /// older copy may have been restored, which closes no connection. Behind a pooler, each call does.
@@ -49,10 +43,8 @@ pub(in crate::store) struct Connection {
     row_patience: i32,
     /// Which of [`NAMES`] are prepared.
     prepared: [bool; 2],
-    /// How many items were changed since the last sweep.
-    changed: usize,
-    is_sweep_due: bool,
-    /// Whether the server waits for a request.
+    sweeps: SweepCounter,
+    /// Whether the server waits for a request, apart from a sweep.
     is_ready: bool,
     /// See [`remote::Connection::was_refused`].
     was_refused: bool,
@@ -78,6 +70,7 @@ impl Connection {
         let row_patience = i32::try_from(patience).unwrap_or(i32::MAX);
         let introduction =
             introduction::introduce(&mut wire, settings, process, row_patience, address)?;
+        let sweeps = SweepCounter::new(wire.socket.clock());
         Ok(Connection {
             wire,
             settings: Arc::clone(settings),
@@ -85,8 +78,7 @@ impl Connection {
             introduction,
             row_patience,
             prepared: [false; 2],
-            changed: 0,
-            is_sweep_due: true,
+            sweeps,
             is_ready: true,
             was_refused: false,
         })
@@ -142,22 +134,34 @@ impl Connection {
             });
             replies.push(reply?);
         }
-        self.changed += changes;
-        if changes > 0 && (self.is_sweep_due || self.changed >= SWEEP_EVERY) {
-            self.sweep();
-        }
+        self.sweeps.add(changes);
         Ok(replies)
     }
 
-    /// A request of its own, so that a failure of it is not taken for one of the batch. If it fails,
-    /// the connection is not ready for another one, and not used again.
+    /// Sends a sweep if one is due. If that fails, the connection is not ready for another request,
+    /// and not used again.
     fn sweep(&mut self) {
-        let examined = (self.changed * SWEPT_FOR_EACH).max(SWEPT_AT_LEAST);
-        (self.changed, self.is_sweep_due) = (0, false);
-        let sweep = [Request::sweep(i64::try_from(examined).unwrap_or(i64::MAX))];
-        if let Err(failure) = self.call(&sweep, &|| {}) {
-            log::debug!("Rows that have ended could not be deleted: {}", failure.error);
+        if self.sweeps.take() && self.send(&[Request::sweep(EXAMINED as i64)], false).is_ok() {
+            self.wire.socket.defer_reply();
+            self.is_ready = true;
         }
+    }
+
+    /// Reads the reply to the last sweep.
+    fn end_sweep(&mut self) -> std::result::Result<(), Failure> {
+        if !self.wire.socket.owes_reply() {
+            return Ok(());
+        }
+        self.is_ready = false;
+        let ended = match self.receive(true) {
+            Ok(_) => self.wire.socket.end_deferral(),
+            Err(Stop::Refused(said)) => {
+                log::debug!("Rows that have ended could not be deleted: {}", said.text.shown());
+                self.wire.socket.end_deferral()
+            }
+            Err(Stop::Failed(failure)) => Err(failure.error),
+        };
+        ended.map_err(Failure::unsent)
     }
 
     /// Runs some operations, in one round trip.
@@ -169,7 +173,11 @@ impl Connection {
         let sent = self.wire.socket.clock().now();
         let compares = sent.since(self.compared) >= UNCOMPARED;
         for tries in 1.. {
-            let said = match self.exchange(requests, compares, meanwhile) {
+            let sent_request = self.send(requests, compares);
+            let said = match sent_request.and_then(|()| {
+                meanwhile();
+                self.receive(requests.len() == 1)
+            }) {
                 Ok(answers) => {
                     if compares {
                         self.compared = sent;
@@ -204,18 +212,15 @@ impl Connection {
         Err(Failure { error: nonsense(), sent: true })
     }
 
-    fn exchange(
-        &mut self,
-        requests: &[Request<'_>],
-        compares: bool,
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Answer>, Stop> {
-        let is_alone = requests.len() == 1;
+    fn send(&mut self, requests: &[Request<'_>], compares: bool) -> std::result::Result<(), Stop> {
         self.write(requests, compares)
             .map_err(|error| Stop::Failed(Failure { error, sent: false }))?;
         self.is_ready = false;
-        self.wire.send().map_err(Stop::Failed)?;
-        meanwhile();
+        self.wire.send().map_err(Stop::Failed)
+    }
+
+    /// `is_alone`: whether one operation was sent.
+    fn receive(&mut self, is_alone: bool) -> std::result::Result<Vec<Answer>, Stop> {
         let unread = |error| Stop::Failed(Failure { error, sent: true });
         let mut patience = Patience::default();
         let mut answers = None;
@@ -333,7 +338,10 @@ impl remote::Connection for Connection {
         meanwhile: &dyn Fn(),
     ) -> std::result::Result<Vec<Reply>, Failure> {
         self.was_refused = false;
-        self.run_batch(ops, meanwhile)
+        self.end_sweep()?;
+        let replies = self.run_batch(ops, meanwhile)?;
+        self.sweep();
+        Ok(replies)
     }
 
     fn socket(&self) -> &Socket {

@@ -13,6 +13,7 @@
 //! | `dial` | connecting |
 //! | `stream` | TCP or a Unix socket |
 //! | `socket` | one connection: deadlines, input and output |
+//! | `sweeps` | when a connection deletes the rows of items that ended |
 //! | `tool` | a tool's connection, which is replaced when it was closed |
 
 mod agreement;
@@ -25,6 +26,8 @@ mod server;
 mod settings;
 mod socket;
 mod stream;
+#[cfg(any(feature = "mysql", feature = "postgresql"))]
+mod sweeps;
 #[cfg(feature = "admin")]
 mod tool;
 
@@ -70,6 +73,8 @@ pub(super) use socket::lost;
 pub(super) use socket::{Patience, Socket};
 #[cfg(feature = "admin")]
 pub(super) use stream::Stream;
+#[cfg(any(feature = "mysql", feature = "postgresql"))]
+pub(super) use sweeps::{EXAMINED, SweepCounter};
 
 /// The servers of a URL.
 #[derive(Debug)]

@@ -46,6 +46,8 @@ pub(in crate::store) struct Socket {
     /// The request that [`Socket::write_out`] sends.
     pub(in crate::store) output: Vec<u8>,
     input: Input,
+    /// Whether the server has yet to answer a request for which no caller waits.
+    owes_reply: bool,
 }
 
 /// The bytes that were received and not consumed: `buffer[start..end]`.
@@ -87,6 +89,7 @@ impl Socket {
             last_used,
             output: Vec::new(),
             input: Input::default(),
+            owes_reply: false,
         })
     }
 
@@ -144,15 +147,35 @@ impl Socket {
 
     /// Takes the connection into use again. True if it was closed meanwhile, by the server or by the
     /// program, or if the server sent unrequested bytes. Checked only after a pause, since the check
-    /// costs two system calls.
+    /// costs two system calls; and not before a reply that is due, whose end is checked.
     pub(in crate::store) fn was_closed(&mut self) -> bool {
         let now = self.clock.now();
         let idle = now.since(self.last_used);
         self.last_used = now;
-        if idle < IDLE {
+        if idle < IDLE || self.owes_reply {
             return false;
         }
         !self.stream.is_open_and_quiet()
+    }
+
+    /// No caller waits for the reply to the request that was sent last: it is read before the next
+    /// request.
+    pub(in crate::store) fn defer_reply(&mut self) {
+        self.owes_reply = true;
+    }
+
+    /// Whether such a reply is due.
+    pub(in crate::store) fn owes_reply(&self) -> bool {
+        self.owes_reply
+    }
+
+    /// Ends this, after the reply was read. Fails if the connection was closed behind it.
+    pub(in crate::store) fn end_deferral(&mut self) -> Result<()> {
+        self.owes_reply = false;
+        if self.unread().is_empty() && self.stream.is_open_and_quiet() {
+            return Ok(());
+        }
+        Err(unreachable("The connection was closed while it was idle."))
     }
 
     /// The bytes that were received and not consumed.

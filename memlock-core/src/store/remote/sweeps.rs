@@ -1,0 +1,41 @@
+//! When a connection deletes the rows of items that ended.
+//!
+//! A sweep is a request of its own, so that a failure of it is not taken for one of a batch. It is
+//! sent behind the reply to a batch, and its own reply is read before the next one: no caller waits
+//! for the sweep of its own batch.
+
+use crate::clock::Clock;
+
+/// A connection sweeps when it has stored so many items.
+const EVERY: usize = 256;
+/// How many rows a sweep examines: several times as many as were stored, so that it catches up.
+pub(in crate::store) const EXAMINED: usize = 1024;
+
+/// Counts what a connection stores.
+#[derive(Debug)]
+pub(in crate::store) struct SweepCounter {
+    stored: usize,
+}
+
+impl SweepCounter {
+    /// The first sweep is left to chance, since most processes of the command store few items.
+    pub(in crate::store) fn new(clock: &dyn Clock) -> SweepCounter {
+        let mut random = [0];
+        // Without chance the first sweep is as late as it can be.
+        let stored = clock.random(&mut random).map_or(0, |()| usize::from(random[0]));
+        SweepCounter { stored }
+    }
+
+    pub(in crate::store) fn add(&mut self, stored: usize) {
+        self.stored += stored;
+    }
+
+    /// Whether a sweep is due. If so, it counts as done.
+    pub(in crate::store) fn take(&mut self) -> bool {
+        let is_due = self.stored >= EVERY;
+        if is_due {
+            self.stored -= EVERY;
+        }
+        is_due
+    }
+}

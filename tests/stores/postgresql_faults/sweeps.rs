@@ -1,0 +1,90 @@
+//! Sweeps: requests that delete the rows of items that ended.
+
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::store::Reply;
+use memlock_tests::sweeps::{Sweeping, key};
+use memlock_tests::url;
+
+use crate::{Place, shared};
+
+/// Longer than a connection is reused for without a look at it.
+const IDLE: Duration = Duration::from_millis(150);
+
+/// A place with a row that a sweep deletes.
+fn place_with_a_row() -> (Place<'static>, Sweeping) {
+    let place = Place::on(shared());
+    let sweeping = Sweeping::at(&url::with(&place.url(), "durable=no"));
+    insert_a_row(&place);
+    (place, sweeping)
+}
+
+fn insert_a_row(place: &Place<'_>) {
+    let name = &place.name;
+    place.server.sql(&format!("INSERT INTO {name}.items VALUES ('old', '', 1, '-infinity')"));
+}
+
+fn is_swept(place: &Place<'_>) {
+    place.until(&format!("FROM {}.items WHERE key = 'old'", place.name), "0");
+}
+
+fn session(place: &Place<'_>) -> String {
+    place.server.sql(&format!("SELECT pid {}", place.sessions()))
+}
+
+#[test]
+fn no_caller_waits_for_the_sweep_behind_its_batch() {
+    let (place, sweeping) = place_with_a_row();
+    let name = &place.name;
+    // Who deletes a row waits for the stranger.
+    place.server.sql(&format!(
+        "CREATE FUNCTION {name}.pause() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('{name}')); RETURN OLD; END $$;
+        CREATE TRIGGER pause BEFORE DELETE ON {name}.items FOR EACH ROW
+        EXECUTE FUNCTION {name}.pause()"
+    ));
+    let mut stranger = place.server.stranger();
+    stranger.run(&format!("SELECT pg_advisory_lock(hashtext('{name}'));"));
+    let session_before = session(&place);
+    sweeping.store_until_due();
+    place.until(&place.waiting(), "1");
+    stranger.run(&format!("SELECT pg_advisory_unlock(hashtext('{name}'));"));
+    is_swept(&place);
+    // The connection is used again, also after a pause.
+    thread::sleep(IDLE);
+    assert!(matches!(sweeping.add(&key("n")), Ok(Reply::Stored(_))));
+    assert_eq!(session(&place), session_before);
+}
+
+/// The next batch is not sent to a session that has ended.
+#[test]
+fn a_session_that_ends_behind_a_sweep_is_replaced() {
+    let (place, sweeping) = place_with_a_row();
+    sweeping.store_until_due();
+    is_swept(&place);
+    place.end_sessions();
+    place.until(&place.sessions(), "0");
+    let replaced = sweeping.add(&key("n"));
+    assert!(matches!(replaced, Ok(Reply::Stored(_))), "{replaced:?}");
+}
+
+#[test]
+fn a_sweep_that_is_refused_fails_no_batch() {
+    let (place, sweeping) = place_with_a_row();
+    let name = &place.name;
+    place.server.sql(&format!(
+        "CREATE FUNCTION {name}.refuse() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN RAISE EXCEPTION 'no'; END $$;
+        CREATE TRIGGER refuse BEFORE DELETE ON {name}.items FOR EACH ROW
+        EXECUTE FUNCTION {name}.refuse()"
+    ));
+    let session_before = session(&place);
+    sweeping.store_until_due();
+    assert!(matches!(sweeping.add(&key("n")), Ok(Reply::Stored(_))));
+    assert_eq!(session(&place), session_before);
+    assert!(place.logged().iter().any(|line| line.contains("ERROR:  no")), "it was refused");
+    place.server.sql(&format!("DROP TRIGGER refuse ON {name}.items"));
+    sweeping.store_until_due();
+    is_swept(&place);
+}

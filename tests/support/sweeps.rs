@@ -1,0 +1,58 @@
+//! A store whose connection sweeps when a test wants it to.
+
+use std::sync::Arc;
+
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::name::{Key, Keyspace};
+use memlock_core::store::{Expiry, Failure, Op, Reply, Returns, Route, Store, schemes};
+
+use crate::client::LEASE;
+use crate::{launch, url};
+
+/// A connection sweeps when it has stored so many items.
+const EVERY: usize = 256;
+
+/// The store. A test that runs one batch at a time uses one connection.
+#[derive(Debug)]
+pub struct Sweeping {
+    store: Arc<dyn Store>,
+    route: Route,
+}
+
+impl Sweeping {
+    /// At a server, whose first items are stored.
+    pub fn at(server: &str) -> Sweeping {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let store = schemes::connect(&url::patient(server), &clock).expect("a server");
+        let first = key("first");
+        let sweeping = Sweeping { store, route: Route::of(&first) };
+        sweeping.add(&first).expect("the server is free");
+        sweeping
+    }
+
+    /// Stores new items, so that a sweep is due. Returns when they are answered.
+    pub fn store_until_due(&self) {
+        let round = launch::number();
+        let keys: Vec<Key> = (0..EVERY).map(|n| key(&format!("a{round}.{n}"))).collect();
+        let replies = self.store.run(self.route, &keys.iter().map(add).collect::<Vec<_>>());
+        let replies = replies.expect("a batch without locked rows");
+        assert!(replies.iter().all(|reply| matches!(reply, Reply::Stored(_))), "{replies:?}");
+    }
+
+    /// Stores an item.
+    ///
+    /// # Errors
+    /// As for any batch.
+    pub fn add(&self, key: &Key) -> Result<Reply, Failure> {
+        Ok(self.store.run(self.route, &[add(key)])?.remove(0))
+    }
+}
+
+/// The key of a lock.
+pub fn key(name: &str) -> Key {
+    Keyspace::default().lock(name.as_bytes())
+}
+
+fn add(key: &Key) -> Op<'_> {
+    Op::add(key, b"v", Expiry::After(LEASE), Returns::Version)
+}
