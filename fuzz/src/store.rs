@@ -8,7 +8,8 @@ use memlock_core::clock::Clock;
 use memlock_core::store::memcached::{GUARANTEES, Life};
 use memlock_core::store::memory::Memory;
 use memlock_core::store::{
-    Expiry, Failure, Guarantees, Item, Node, Op, Reply, Returns, Route, Store, Stored,
+    Expiry, Failure, Guarantees, Item, Node, Op, Pending, Replies, Reply, Request, Returns, Route,
+    Store, Stored,
 };
 use memlock_core::{Error, ErrorKind};
 
@@ -57,21 +58,7 @@ impl Hostile {
         &self.inner
     }
 
-    fn plant(&self, route: Route, op: &Op<'_>, value: &[u8]) {
-        let (key, expiry) = (op.key(), Expiry::After(Duration::from_secs(600)));
-        let returns = Returns::Nothing;
-        let plant = match self.inner.run(route, &[Op::get(key)]).as_deref() {
-            Ok([Reply::Value(item)]) => {
-                Op::CompareAndSet { key, version: item.version, value, expiry, returns }
-            }
-            _ => Op::add(key, value, expiry, returns),
-        };
-        self.inner.run(route, &[plant]).expect("a store in memory");
-    }
-}
-
-impl Store for Hostile {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
+    fn run_now(&self, route: Route, ops: &[Op<'_>]) -> Replies {
         let unreachable = |sent| {
             let kind = if sent { ErrorKind::Unknown } else { ErrorKind::Unreachable };
             Err(Failure { error: Error::new(kind, "The packet was lost."), sent })
@@ -105,6 +92,24 @@ impl Store for Hostile {
         };
         *script = input.0.to_vec();
         result
+    }
+
+    fn plant(&self, route: Route, op: &Op<'_>, value: &[u8]) {
+        let (key, expiry) = (op.key(), Expiry::After(Duration::from_secs(600)));
+        let returns = Returns::Nothing;
+        let plant = match self.inner.run(route, &[Op::get(key)]).as_deref() {
+            Ok([Reply::Value(item)]) => {
+                Op::CompareAndSet { key, version: item.version, value, expiry, returns }
+            }
+            _ => Op::add(key, value, expiry, returns),
+        };
+        self.inner.run(route, &[plant]).expect("a store in memory");
+    }
+}
+
+impl Store for Hostile {
+    fn send<'a>(&'a self, request: Request<'a>) -> Pending<'a> {
+        Pending::ended(self.run_now(request.route, request.ops))
     }
 
     fn nodes(&self) -> Vec<Node> {

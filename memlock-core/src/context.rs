@@ -7,19 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::clock::{Clock, Moment};
-use crate::error::{Error, ErrorKind, Result};
+use crate::clock::Clock;
+use crate::error::Result;
 use crate::extensions::Extensions;
 use crate::fork::{self, ForkLocal};
 use crate::name::{Key, Keyspace, Named};
 use crate::notify::{Notifier, Reach};
 use crate::owner::Identity;
-use crate::store::{
-    Epoch, Failure, Guarantees, Item, Node, Op, Recovery, Reply, Route, Silence, Store,
-};
-
-/// How often in a row a step is sent before its outcome counts as unknown.
-pub(crate) const ATTEMPTS: usize = 3;
+use crate::store::{Epoch, Guarantees, Node, Pending, Recovery, Request, Route, Silence, Store};
 
 /// What the primitives of one client share. Cloning is cheap, and a clone is the same context.
 ///
@@ -28,18 +23,6 @@ pub(crate) const ATTEMPTS: usize = 3;
 #[derive(Clone)]
 pub(crate) struct Context {
     inner: Arc<Inner>,
-    silent: SilentServer,
-}
-
-/// What a handle does with a server that did not answer a short while ago.
-#[derive(Clone, Copy)]
-enum SilentServer {
-    /// It is asked.
-    Asked,
-    /// It is not asked: see [`Context::for_drop`].
-    Skipped,
-    /// If it fell silent after this moment, it is asked briefly: see [`Context::for_try`].
-    AskedBriefly(Moment),
 }
 
 struct Inner {
@@ -83,7 +66,7 @@ impl Context {
             notifier,
             extensions: Extensions::default(),
         };
-        Context { inner: Arc::new(inner), silent: SilentServer::Asked }
+        Context { inner: Arc::new(inner) }
     }
 
     /// Ends all waits in progress in this client, in any thread: each returns "interrupted". Later
@@ -141,89 +124,14 @@ impl Context {
         })
     }
 
-    /// The same client for requests without a call of the user: for dropping locks, and for
-    /// cleaning up. It sends nothing to a server that did not answer a short while ago, so that
-    /// dropping any number of locks costs one timeout per server.
-    pub(crate) fn for_drop(&self) -> Context {
-        self.with(SilentServer::Skipped)
+    /// See [`Store::silence`].
+    pub(crate) fn silence(&self, route: Route) -> Option<Silence> {
+        self.inner.store.silence(route)
     }
 
-    /// The same client for a call that tries once and begins now. Once a server falls silent, it is
-    /// given a quarter of a timeout more, to resolve what became of a request without a reply.
-    pub(crate) fn for_try(&self) -> Context {
-        self.with(SilentServer::AskedBriefly(self.clock().now()))
-    }
-
-    /// The same client for calls of the user, which are always tried.
-    pub(crate) fn for_calls(&self) -> Context {
-        self.with(SilentServer::Asked)
-    }
-
-    fn with(&self, silent: SilentServer) -> Context {
-        Context { inner: Arc::clone(&self.inner), silent }
-    }
-
-    /// Whether this handle is of a call that tries once.
-    pub(crate) fn tries_once(&self) -> bool {
-        matches!(self.silent, SilentServer::AskedBriefly(_))
-    }
-
-    /// Whether the server that owns `route` did not answer a short while ago.
-    pub(crate) fn is_silent(&self, route: Route) -> bool {
-        self.inner.store.silence(route).is_some()
-    }
-
-    /// Whether this handle sends nothing to the server that owns `route`, for now.
-    pub(crate) fn skips(&self, route: Route) -> bool {
-        match self.silent {
-            SilentServer::Asked => false,
-            SilentServer::Skipped => self.is_silent(route),
-            SilentServer::AskedBriefly(began) => self
-                .fell_silent(route)
-                .is_some_and(|silence| began + silence.patience <= self.clock().now()),
-        }
-    }
-
-    /// The silence of the server, if it began during the one try of this handle.
-    fn fell_silent(&self, route: Route) -> Option<Silence> {
-        let SilentServer::AskedBriefly(began) = self.silent else { return None };
-        self.inner.store.silence(route).filter(|silence| silence.since >= began)
-    }
-
-    /// # Errors
-    /// If this handle sends nothing to the server that owns `route`, for now.
-    pub(crate) fn skip_if_silent(&self, route: Route) -> std::result::Result<(), Failure> {
-        if !self.skips(route) {
-            return Ok(());
-        }
-        let text = format!(
-            "{} did not answer a moment ago, so it was not asked again.",
-            self.server_name(route)
-        );
-        Err(Failure { error: Error::new(ErrorKind::Unreachable, text), sent: false })
-    }
-
-    pub(crate) fn run(
-        &self,
-        route: Route,
-        ops: &[Op<'_>],
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        self.skip_if_silent(route)?;
-        match self.fell_silent(route) {
-            Some(_) => self.inner.store.run_briefly(route, ops),
-            None => self.inner.store.run(route, ops),
-        }
-    }
-
-    /// As [`Context::run`], and calls `meanwhile` while the request is on its way.
-    pub(crate) fn run_while(
-        &self,
-        route: Route,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        self.skip_if_silent(route)?;
-        self.inner.store.run_while(route, ops, meanwhile)
+    /// See [`Store::send`].
+    pub(crate) fn send<'a>(&'a self, request: Request<'a>) -> Pending<'a> {
+        self.inner.store.send(request)
     }
 
     /// How often [`Context::cancel_waits`] was called.
@@ -320,39 +228,6 @@ impl Context {
             Some(Named { name: Some(name), .. }) => String::from_utf8_lossy(&name).into_owned(),
             _ => key.to_string(),
         }
-    }
-
-    /// Runs operations that change nothing, and retries them: their outcome cannot be unknown.
-    pub(crate) fn read(&self, route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>> {
-        let mut failures = 0;
-        loop {
-            match self.run(route, ops) {
-                Ok(replies) => return Ok(replies),
-                Err(failure) => {
-                    failures += 1;
-                    if failures == ATTEMPTS || !failure.sent {
-                        return Err(failure.of_read());
-                    }
-                }
-            }
-        }
-    }
-
-    /// Reads one item.
-    pub(crate) fn get(&self, route: Route, key: &Key) -> Result<Option<Item>> {
-        match self.read(route, &[Op::get(key)])?.pop() {
-            Some(Reply::Value(item)) => Ok(Some(item)),
-            _ => Ok(None),
-        }
-    }
-
-    /// Runs one operation.
-    pub(crate) fn one(&self, route: Route, op: Op<'_>) -> std::result::Result<Reply, Failure> {
-        let replies = self.run(route, &[op])?;
-        replies.into_iter().next().ok_or_else(|| Failure {
-            error: Error::new(ErrorKind::Internal, "The store gave no reply."),
-            sent: true,
-        })
     }
 }
 

@@ -10,7 +10,8 @@ use memlock_core::mutation::{self, Mutation};
 use memlock_core::notify::{Listener, Notifier, Reach, WakeAddress, WakeMessage};
 use memlock_core::store::memcached::{GUARANTEES, Life};
 use memlock_core::store::{
-    Epoch, Failure, Guarantees, Node, Op, Recovery, Reply, Returns, Route, Store, recovery,
+    Admitted, Epoch, Failure, Guarantees, Node, Op, Pending, Recovery, Replies, Reply, Request,
+    Returns, Route, Store,
 };
 use memlock_core::wait_id::WaitId;
 use memlock_core::{Error, ErrorKind};
@@ -34,6 +35,41 @@ pub(crate) struct SimStore {
 }
 
 impl SimStore {
+    fn run_now(&self, ops: &[Op<'_>]) -> Replies {
+        let process = current_process(self.process);
+        let task = with(|world| world.current).unwrap_or(usize::MAX);
+        let is_record = |op: &Op<'_>| match op {
+            Op::Add { key, returns: Returns::Nothing, .. }
+            | Op::CompareAndSet { key, returns: Returns::Nothing, .. }
+            | Op::Get { key, .. } => key.as_str().starts_with("semaphore:"),
+            _ => false,
+        };
+        let permits = ops.iter().any(is_record);
+        with(|world| {
+            if let Some(awaiting_renewal) =
+                world.oracle.renewers.asks(task, process, permits, world.now)
+            {
+                world.wake(awaiting_renewal);
+            }
+            if world.oracle.renewers.has(task) {
+                world.renewer_sends(process);
+            }
+        });
+        let begun = with(|world| world.now);
+        let ran = self.exchange(process, ops);
+        with(|world| {
+            world.oracle.renewers.asked(task, world.now, ran.is_err());
+            world.oracle.has_asked(process, begun, world.now);
+            let keys = ops.iter().filter_map(|op| {
+                if let Op::Get { key, .. } = op { Some(key.as_str()) } else { None }
+            });
+            if ran.is_ok() {
+                keys.for_each(|key| world.oracle.semaphores.has_read(task, key, begun, world.now));
+            }
+        });
+        ran.map_err(failure)
+    }
+
     fn exchange(&self, process: usize, ops: &[Op<'_>]) -> Result<Vec<Reply>, ExchangeError> {
         // If the connection is found to be closed, nothing was sent. If it closes later, the
         // operations may have been sent.
@@ -46,15 +82,12 @@ impl SimStore {
             }
         })?;
         let recovers = !self.recovery_in(process, life.epoch()).is_zero();
-        let mut failed = None;
-        let run = |ops: &[Op<'_>]| {
-            self.exchange_all(process, life, ops).map_err(|error| {
-                failed = Some(error);
-                failure(error)
-            })
+        let admitted = Admitted::of(ops, life.epoch(), recovers);
+        let replies = match admitted.ops() {
+            [] => Vec::new(),
+            ops => self.exchange_all(process, life, ops)?,
         };
-        let ran = recovery::run_admitted(ops, life.epoch(), recovers, run);
-        ran.map_err(|_| failed.unwrap_or(ExchangeError::Lost))
+        Ok(admitted.complete(replies))
     }
 
     /// For how long the server gives no new grants yet in this life, as far as the process knows.
@@ -114,39 +147,8 @@ fn failure(error: ExchangeError) -> Failure {
 }
 
 impl Store for SimStore {
-    fn run(&self, _route: Route, ops: &[Op<'_>]) -> Result<Vec<Reply>, Failure> {
-        let process = current_process(self.process);
-        let task = with(|world| world.current).unwrap_or(usize::MAX);
-        let is_record = |op: &Op<'_>| match op {
-            Op::Add { key, returns: Returns::Nothing, .. }
-            | Op::CompareAndSet { key, returns: Returns::Nothing, .. }
-            | Op::Get { key, .. } => key.as_str().starts_with("semaphore:"),
-            _ => false,
-        };
-        let permits = ops.iter().any(is_record);
-        with(|world| {
-            if let Some(awaiting_renewal) =
-                world.oracle.renewers.asks(task, process, permits, world.now)
-            {
-                world.wake(awaiting_renewal);
-            }
-            if world.oracle.renewers.has(task) {
-                world.renewer_sends(process);
-            }
-        });
-        let begun = with(|world| world.now);
-        let ran = self.exchange(process, ops);
-        with(|world| {
-            world.oracle.renewers.asked(task, world.now, ran.is_err());
-            world.oracle.has_asked(process, begun, world.now);
-            let keys = ops.iter().filter_map(|op| {
-                if let Op::Get { key, .. } = op { Some(key.as_str()) } else { None }
-            });
-            if ran.is_ok() {
-                keys.for_each(|key| world.oracle.semaphores.has_read(task, key, begun, world.now));
-            }
-        });
-        ran.map_err(failure)
+    fn send<'a>(&'a self, request: Request<'a>) -> Pending<'a> {
+        Pending::sent(move || self.run_now(request.ops))
     }
 
     fn nodes(&self) -> Vec<Node> {

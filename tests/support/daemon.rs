@@ -12,10 +12,12 @@ use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::Duration;
 
+use memlock_core::store::Reply;
 use memlock_core::{Client, Lock, Release};
 
 use crate::client::{LEASE, connect};
 use crate::fork::in_a_child;
+use crate::sweeps::{Sweeping, key};
 
 /// After which a connection counts as idle, and is compared before it is used.
 const PAUSE: Duration = Duration::from_millis(150);
@@ -34,7 +36,7 @@ pub fn keeps_its_files_after_a_pause(url: &str) {
         "{url}: what is printed would be sent"
     );
     for kind in PIPES.into_iter().chain([Own::file as fn() -> Own, Own::pair]) {
-        assert!(in_a_child(|| keeps_its_files(url, kind, PAUSE)), "{url}: see above");
+        assert!(in_a_child(|| keeps_its_files(url, kind, PAUSE, &USES)), "{url}: see above");
     }
 }
 
@@ -45,7 +47,24 @@ pub fn keeps_its_files_after_a_pause(url: &str) {
 #[track_caller]
 pub fn keeps_its_files_at_once(url: &str) {
     for kind in PIPES.into_iter().chain([Own::file as fn() -> Own]) {
-        assert!(in_a_child(|| keeps_its_files(url, kind, Duration::ZERO)), "{url}: see above");
+        let kept = in_a_child(|| keeps_its_files(url, kind, Duration::ZERO, &USES));
+        assert!(kept, "{url}: see above");
+    }
+}
+
+/// As [`keeps_its_files_after_a_pause`], with and without the pause, while the reply to a sweep is due.
+///
+/// # Panics
+/// If they are not, or do not.
+#[track_caller]
+pub fn keeps_its_files_behind_a_sweep(url: &str) {
+    for kind in PIPES.into_iter().chain([Own::file as fn() -> Own, Own::pair]) {
+        for pause in [Duration::ZERO, PAUSE] {
+            assert!(
+                in_a_child(|| keeps_its_files(url, kind, pause, &[sweeps])),
+                "{url}: see above"
+            );
+        }
     }
 }
 
@@ -66,12 +85,12 @@ fn occupies_no_standard_stream(url: &str) -> bool {
     waits.take().is_none() && (0..=2).all(is_free)
 }
 
-fn keeps_its_files(url: &str, kind: fn() -> Own, pause: Duration) -> bool {
+fn keeps_its_files(url: &str, kind: fn() -> Own, pause: Duration, uses: &[Use]) -> bool {
     let name = format!("daemon {}", std::process::id());
-    for begin in [releases, inserts, closes] {
+    for begin in uses {
         // What the test has open is not the daemon's.
         close_all();
-        let go_on = begin(connect(url), name.clone());
+        let go_on = begin(url, name.clone());
         let files = replace_all(kind);
         sleep(pause);
         go_on();
@@ -83,11 +102,17 @@ fn keeps_its_files(url: &str, kind: fn() -> Own, pause: Duration) -> bool {
 /// What the daemon does after it has closed all descriptors.
 type Rest = Box<dyn FnOnce()>;
 
+/// What it does before, at a server, by this name.
+type Use = fn(&str, String) -> Rest;
+
+const USES: [Use; 3] = [releases, inserts, closes];
+
 fn try_lock(client: &Client, name: &str) -> Lock {
     client.mutex(name, LEASE).unwrap().try_lock().unwrap().unwrap()
 }
 
-fn releases(client: Client, name: String) -> Rest {
+fn releases(url: &str, name: String) -> Rest {
+    let client = connect(url);
     let mut lock = try_lock(&client, &name);
     Box::new(move || {
         assert_eq!(lock.unlock().unwrap(), Release::Released);
@@ -96,7 +121,8 @@ fn releases(client: Client, name: String) -> Rest {
 }
 
 /// A large request is written while its replies are read.
-fn inserts(client: Client, name: String) -> Rest {
+fn inserts(url: &str, name: String) -> Rest {
+    let client = connect(url);
     let mut list = client.distinct_list(&name).unwrap();
     let _ = list.set_up(LEASE).unwrap();
     Box::new(move || {
@@ -106,9 +132,16 @@ fn inserts(client: Client, name: String) -> Rest {
     })
 }
 
-fn closes(client: Client, name: String) -> Rest {
+fn closes(url: &str, name: String) -> Rest {
+    let client = connect(url);
     assert_eq!(try_lock(&client, &name).unlock().unwrap(), Release::Released);
     Box::new(move || drop(client))
+}
+
+fn sweeps(url: &str, name: String) -> Rest {
+    let sweeping = Sweeping::at(url);
+    sweeping.store_until_due();
+    Box::new(move || assert!(matches!(sweeping.add(&key(&name)), Ok(Reply::Stored(_)))))
 }
 
 /// Closes all descriptors, and opens files with the same numbers.

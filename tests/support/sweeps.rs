@@ -32,8 +32,9 @@ impl Sweeping {
 
     /// Stores new items, so that a sweep is due. Returns when they are answered.
     pub fn store_until_due(&self) {
-        let round = launch::number();
-        let keys: Vec<Key> = (0..EVERY).map(|n| key(&format!("a{round}.{n}"))).collect();
+        let (process, round) = (std::process::id(), launch::number());
+        let name = |n| format!("a{process}.{round}.{n}");
+        let keys: Vec<Key> = (0..EVERY).map(|n| key(&name(n))).collect();
         let replies = self.store.run(self.route, &keys.iter().map(add).collect::<Vec<_>>());
         let replies = replies.expect("a batch without locked rows");
         assert!(replies.iter().all(|reply| matches!(reply, Reply::Stored(_))), "{replies:?}");

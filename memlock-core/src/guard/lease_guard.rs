@@ -253,7 +253,7 @@ impl<K: Kind> LeaseGuard<K> {
             Outcome::Lost(None) => _ = K::leave_the_queue(self),
         }
         let target = self.kind.target();
-        orphan::reap(&target.context, target.route);
+        orphan::reap(target);
         self.remember_orphan();
         Ok(released)
     }
@@ -363,13 +363,13 @@ impl<K: Kind> LeaseGuard<K> {
     /// before.
     pub(crate) fn begin_drop(&mut self) -> Result<()> {
         let target = self.kind.target_mut();
-        target.context = target.context.for_drop();
+        *target = target.for_drop();
         let tries = match self.release_failed {
             true => Err(Error::new(
                 ErrorKind::Unknown,
                 "An earlier release failed, and it is not repeated when the lock is dropped.",
             )),
-            false => target.context.skip_if_silent(target.route).map_err(|failure| failure.error),
+            false => target.skip_if_silent().map_err(|failure| failure.error),
         };
         tries.map_err(|error| self.kind.target().said(K::RELEASING, error))
     }

@@ -90,23 +90,24 @@ pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, u
     orphans.put(orphans.list(), std::iter::once(orphan));
 }
 
-/// Reaps orphaned grants: several on the server of this route, and, unless the caller tries once, one
+/// Reaps orphaned grants: several on the server of this item, and, unless the caller tries once, one
 /// on another server. A silent server is not contacted, so that it does not delay the use of another.
 /// If there are no orphaned grants, this costs one atomic read.
-pub(crate) fn reap(context: &Context, route: Route) {
+pub(crate) fn reap(target: &Target) {
+    let Target { context, route, .. } = target;
     let orphans = Orphans::of(context);
     if !orphans.any.load(Ordering::Acquire) {
         return;
     }
-    let (now, server) = (context.clock().now(), context.server_of(route));
+    let (now, server) = (context.clock().now(), context.server_of(*route));
     let mut list = orphans.list();
     list.retain(|orphan| orphan.until > now);
-    let (mut here, mut elsewhere) = (AT_ONCE, usize::from(!context.tries_once()));
+    let (mut here, mut elsewhere) = (AT_ONCE, usize::from(!target.tries_once()));
     let due: Vec<OrphanedGrant> = list
         .extract_if(.., |orphan| {
             let route = Route::of(&orphan.key);
             let left = if context.server_of(route) == server { &mut here } else { &mut elsewhere };
-            let is_due = *left > 0 && orphan.next_try <= now && !context.is_silent(route);
+            let is_due = *left > 0 && orphan.next_try <= now && context.silence(route).is_none();
             *left -= usize::from(is_due);
             is_due
         })
@@ -117,7 +118,7 @@ pub(crate) fn reap(context: &Context, route: Route) {
         // A request whose grant is not found may still be under way, so only a removed grant is
         // forgotten.
         let OrphanedGrant { reaper, ref key, token, .. } = orphan;
-        let target = Target::new(context.for_drop(), key.clone());
+        let target = Target::new(context.clone(), key.clone()).for_drop();
         let found = (reaper.reap)(&target, token);
         let reaped = matches!(found, Ok(true));
         if reaped {

@@ -184,7 +184,7 @@ impl Counter {
     fn take(&self) -> Result<Option<()>> {
         let key = &self.target.key;
         for round in 0..ROUNDS {
-            let Some(item) = self.target.context.get(self.target.route, key)? else {
+            let Some(item) = self.target.get()? else {
                 return Err(self.missing());
             };
             let Some(left) = self.number(&item)?.checked_sub(1) else { return Ok(None) };

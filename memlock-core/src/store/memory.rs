@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use super::url::Url;
 use super::{
-    ClockOf, Epoch, Expiry, Failure, FencesRise, Guarantees, Item, Node, Op, Order, Reply, Returns,
-    Route, Scope, Store, Stored, Survives, Version,
+    ClockOf, Epoch, Expiry, Failure, FencesRise, Guarantees, Item, Node, Op, Order, Pending, Reply,
+    Request, Returns, Route, Scope, Store, Stored, Survives, Version,
 };
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
@@ -204,12 +204,12 @@ impl Memory {
 }
 
 impl Store for Memory {
-    fn run(&self, _route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+    fn send<'a>(&'a self, Request { ops, .. }: Request<'a>) -> Pending<'a> {
         let mut items = self.items.get().lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         let replies =
             ops.iter().map(|op| self.apply(&mut items, now, op)).collect::<Result<Vec<_>>>();
-        replies.map_err(|error| Failure { error, sent: ops.len() > 1 })
+        Pending::ended(replies.map_err(|error| Failure { error, sent: ops.len() > 1 }))
     }
 
     fn nodes(&self) -> Vec<Node> {

@@ -24,6 +24,7 @@ pub mod memory;
 #[cfg(feature = "mysql")]
 mod mysql;
 mod ops;
+mod pending;
 #[cfg(feature = "postgresql")]
 mod postgresql;
 pub mod recovery;
@@ -46,50 +47,28 @@ mod url;
 pub use admin::Node;
 pub use guarantees::{ClockOf, FencesRise, Guarantees, Order, Scope, Survives};
 pub use ops::{Admission, Epoch, Expiry, Failure, Item, Op, Reply, Returns, Stored, Version};
-pub use recovery::Recovery;
+pub use pending::{Pending, Replies, Request, TimeLimit};
+pub use recovery::{Admitted, Recovery};
 pub use route::Route;
 pub(crate) use url::Url;
 pub use url::{has_secret_url, without_password};
 
 /// A store of items with versions and a time to live.
 pub trait Store: Send + Sync + fmt::Debug {
-    /// Runs `ops` in order on the server that owns `route`, each atomic on its own, in one round
-    /// trip. Returns one reply for each operation.
-    ///
-    /// # Errors
-    /// A [`Failure`] states whether the server may have received the request.
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure>;
+    /// Sends a request, and leaves the replies to be received. Both are one round trip.
+    fn send<'a>(&'a self, request: Request<'a>) -> Pending<'a>;
 
-    /// As [`Store::run`], but calls `meanwhile` whenever a request was sent. A store that cannot
-    /// determine that moment calls it before.
+    /// Sends a request with the usual time limit, and receives the replies.
     ///
     /// # Errors
-    /// As [`Store::run`].
-    fn run_while(
-        &self,
-        route: Route,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        meanwhile();
-        self.run(route, ops)
+    /// As [`Pending::receive`].
+    fn run(&self, route: Route, ops: &[Op<'_>]) -> Replies {
+        self.send(Request::new(route, ops)).receive()
     }
 
     /// The index of the server that owns `route`: operations on the same server can share a batch.
     fn server_of(&self, _route: Route) -> usize {
         0
-    }
-
-    /// As [`Store::run`], but gives the server a quarter of the usual time for each reply.
-    ///
-    /// # Errors
-    /// As [`Store::run`].
-    fn run_briefly(
-        &self,
-        route: Route,
-        ops: &[Op<'_>],
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        self.run(route, ops)
     }
 
     /// Whether the server that owns `route` recently did not answer a request in time. Steps that
@@ -174,6 +153,6 @@ pub struct Silence {
     /// Since when.
     pub since: Moment,
     /// How long after its beginning a call that tries once may still ask it
-    /// [briefly](Store::run_briefly).
+    /// [briefly](TimeLimit::Brief).
     pub patience: Duration,
 }

@@ -16,7 +16,7 @@
 
 use std::time::Duration;
 
-use super::{Admission, Epoch, Failure, Op, Reply};
+use super::{Admission, Epoch, Op, Reply};
 use crate::clock::{Moment, brief};
 use crate::error::{Error, Result};
 use crate::lease::MIN_LEASE;
@@ -114,29 +114,48 @@ impl Observed {
     }
 }
 
-/// Runs those operations that the server carries out in this life and state. The others are
-/// answered with [`Reply::NotAdmitted`].
-///
-/// # Errors
-/// As `run`, which is called only if an operation is left.
-pub fn run_admitted<'a>(
-    ops: &[Op<'a>],
+/// The operations of a batch that the server carries out in this life and state.
+#[derive(Debug)]
+pub struct Admitted<'a> {
+    all: &'a [Op<'a>],
+    /// Those operations, unless they are all.
+    some: Option<Vec<Op<'a>>>,
     life: Epoch,
     recovers: bool,
-    run: impl FnOnce(&[Op<'a>]) -> std::result::Result<Vec<Reply>, Failure>,
-) -> std::result::Result<Vec<Reply>, Failure> {
-    let is_now = |op: &&Op<'a>| match **op {
-        Op::Add { admission, .. } => is_admitted(admission, life, recovers),
-        _ => true,
-    };
-    if ops.iter().all(|op| is_now(&op)) {
-        return run(ops);
+}
+
+impl<'a> Admitted<'a> {
+    /// `recovers`: whether the server gives no new grants yet.
+    pub fn of(all: &'a [Op<'a>], life: Epoch, recovers: bool) -> Admitted<'a> {
+        let mut admitted = Admitted { all, some: None, life, recovers };
+        if !all.iter().all(|op| admitted.has(op)) {
+            admitted.some = Some(all.iter().filter(|op| admitted.has(op)).copied().collect());
+        }
+        admitted
     }
-    let now: Vec<Op<'a>> = ops.iter().filter(is_now).copied().collect();
-    let replies = if now.is_empty() { Vec::new() } else { run(&now)? };
-    let mut replies = replies.into_iter();
-    let reply = |op| if is_now(&op) { replies.next() } else { Some(Reply::NotAdmitted) };
-    Ok(ops.iter().filter_map(reply).collect())
+
+    /// The operations to be sent.
+    pub fn ops(&self) -> &[Op<'a>] {
+        self.some.as_deref().unwrap_or(self.all)
+    }
+
+    /// The replies to the batch: those to the operations that were sent, and
+    /// [`Reply::NotAdmitted`] to the others.
+    pub fn complete(&self, replies: Vec<Reply>) -> Vec<Reply> {
+        if self.some.is_none() {
+            return replies;
+        }
+        let mut replies = replies.into_iter();
+        let reply = |op| if self.has(op) { replies.next() } else { Some(Reply::NotAdmitted) };
+        self.all.iter().filter_map(reply).collect()
+    }
+
+    fn has(&self, op: &Op<'a>) -> bool {
+        match *op {
+            Op::Add { admission, .. } => is_admitted(admission, self.life, self.recovers),
+            _ => true,
+        }
+    }
 }
 
 fn is_admitted(admission: Admission, life: Epoch, recovers: bool) -> bool {
@@ -220,15 +239,16 @@ mod tests {
         let admission = Admission::Grant;
         let grant = Op::Add { key: &key, value, expiry, returns, admission };
         let ops = [Op::get(&key), grant, Op::add(&key, value, expiry, returns)];
-        let run = |ops: &[Op<'_>]| {
+        let carried_out = |ops: &[Op<'_>], recovers| {
+            let admitted = Admitted::of(ops, life, recovers);
             let reply = |op: &Op<'_>| if op.changes() { Reply::Written } else { Reply::Missing };
-            Ok(ops.iter().map(reply).collect())
+            admitted.complete(admitted.ops().iter().map(reply).collect())
         };
         let all = [Reply::Missing, Reply::Written, Reply::Written];
-        assert_eq!(run_admitted(&ops, life, false, run).unwrap(), all);
+        assert_eq!(carried_out(&ops, false), all);
         let some = [Reply::Missing, Reply::NotAdmitted, Reply::Written];
-        assert_eq!(run_admitted(&ops, life, true, run).unwrap(), some);
-        let nothing = |_: &[Op<'_>]| unreachable!("nothing is left to be sent");
-        assert_eq!(run_admitted(&[grant], life, true, nothing).unwrap(), [Reply::NotAdmitted]);
+        assert_eq!(carried_out(&ops, true), some);
+        assert!(Admitted::of(&[grant], life, true).ops().is_empty());
+        assert_eq!(carried_out(&[grant], true), [Reply::NotAdmitted]);
     }
 }

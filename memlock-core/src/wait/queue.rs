@@ -128,7 +128,7 @@ impl Queue<'_> {
 
     /// The queue as it is now, if there is one.
     fn read(&self) -> Option<Item> {
-        let item = self.target.context.get(self.target.route, self.key).ok().flatten()?;
+        let item = self.target.get_other(self.key).ok().flatten()?;
         entries::is_queue(&item.value).then_some(item)
     }
 

@@ -6,7 +6,7 @@ use memlock_core::store::Reply;
 use memlock_tests::launch::until;
 use memlock_tests::mysql::USER;
 use memlock_tests::sweeps::{Sweeping, key};
-use memlock_tests::url;
+use memlock_tests::{daemon, url};
 
 use crate::{Place, shared};
 
@@ -76,4 +76,11 @@ fn a_sweep_goes_on_behind_a_batch_that_is_refused() {
     stores(&sweeping, "next");
     is_swept(&place);
     assert_eq!(sessions(&place, "id"), session);
+}
+
+/// The connection is closed by the program, and its number is that of another file.
+#[test]
+fn what_a_daemon_opens_behind_a_sweep_is_left_alone() {
+    let place = Place::on(shared());
+    daemon::keeps_its_files_behind_a_sweep(&place.url());
 }

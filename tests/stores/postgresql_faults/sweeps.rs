@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use memlock_core::store::Reply;
 use memlock_tests::sweeps::{Sweeping, key};
-use memlock_tests::url;
+use memlock_tests::{daemon, url};
 
 use crate::{Place, shared};
 
@@ -87,4 +87,25 @@ fn a_sweep_that_is_refused_fails_no_batch() {
     place.server.sql(&format!("DROP TRIGGER refuse ON {name}.items"));
     sweeping.store_until_due();
     is_swept(&place);
+}
+
+/// The connection is closed by the program, and its number is that of another file.
+#[test]
+fn what_a_daemon_opens_behind_a_sweep_is_left_alone() {
+    let place = Place::on(shared());
+    daemon::keeps_its_files_behind_a_sweep(&place.url());
+}
+
+/// The reply to the sweep has come, or not.
+#[test]
+fn a_server_logs_nothing_of_a_connection_that_is_closed_behind_a_sweep() {
+    let place = Place::on(shared());
+    for pause in [Duration::ZERO, IDLE].into_iter().cycle().take(8) {
+        let sweeping = Sweeping::at(&url::with(&place.url(), "durable=no"));
+        sweeping.store_until_due();
+        thread::sleep(pause);
+        drop(sweeping);
+    }
+    place.until(&place.sessions(), "0");
+    assert_eq!(place.logged(), Vec::<String>::new());
 }

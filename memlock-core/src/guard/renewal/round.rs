@@ -12,7 +12,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::outcome::Loss;
 use crate::mutation::{self, Mutation};
-use crate::store::{Failure, Op};
+use crate::store::{Failure, Op, Request};
 
 /// The pause before a failed renewal is retried. Each further pause is twice as long, up to the
 /// longest.
@@ -124,7 +124,7 @@ fn renew_together(
         let (context, route) = (first.context().clone(), first.route());
         let sent = context.clock().now();
         let ops: Vec<Op<'_>> = batches.iter().map(Batch::op).collect();
-        match context.run(route, &ops) {
+        match context.send(Request::new(route, &ops)).receive() {
             Ok(replies) => {
                 let came = context.clock().now();
                 let mut replies = replies.into_iter();

@@ -7,12 +7,12 @@ use std::time::Duration;
 use super::insertion::Insertion;
 use super::list::{DistinctList, GRACE, Generation, KeyItem};
 use crate::clock::Moment;
-use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply, Returns, Stored, Version};
+use crate::target::ATTEMPTS;
 
 /// More rounds mean that something is wrong with the server: a key needs one round, or some twenty
 /// during another inserter's grace period.
@@ -332,10 +332,8 @@ impl<'a> Batch<'a> {
         }
         let list = self.list;
         let counter = list.counter(&self.generation);
-        let count = list.target.context.one(
-            list.target.route,
-            Op::Increment { key: &counter, by: claimed.len() as u64, initial: None },
-        )?;
+        let by = claimed.len() as u64;
+        let count = list.target.one(Op::Increment { key: &counter, by, initial: None })?;
         let Reply::Number(last) = count else {
             // The server lost the counter: ids would be issued twice, so the session is over.
             return Err(Stop::SessionGone);

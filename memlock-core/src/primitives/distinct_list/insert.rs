@@ -48,7 +48,7 @@ impl DistinctList {
     }
 
     fn insert_batch(&mut self, keys: &[&[u8]]) -> Result<Option<Vec<Insertion>>> {
-        orphan::reap(&self.target.context, self.target.route);
+        orphan::reap(&self.target);
         // As for reads: a second time, if another session has replaced the one that was known.
         for _ in 0..2 {
             let Some(generation) = self.generation()? else { return Ok(None) };

@@ -162,11 +162,8 @@ impl Entries {
                     };
                     // The item's present content decides, whichever client wrote it.
                     let _ = list.target.one(op);
-                    let now = list
-                        .target
-                        .context
-                        .get(list.target.route, key)?
-                        .and_then(|item| KeyItem::parse(&item.value));
+                    let now =
+                        list.target.get_other(key)?.and_then(|item| KeyItem::parse(&item.value));
                     if now.is_some_and(|now| now.id == Some(id)) {
                         entries.push((id, name));
                     }

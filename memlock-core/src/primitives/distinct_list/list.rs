@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::Moment;
-use crate::context::{ATTEMPTS, Context};
+use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
@@ -12,7 +12,7 @@ use crate::owner::Token;
 use crate::primitives::set_up::SetUp;
 use crate::report::{Report, Subject};
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Version};
-use crate::target::Target;
+use crate::target::{ATTEMPTS, Target};
 
 /// For how long a half-finished insert may belong to a client that is still at work.
 pub(super) const GRACE: Duration = Duration::from_millis(100);
@@ -189,7 +189,7 @@ impl DistinctList {
     }
 
     pub(super) fn has_counter(&self, generation: &Generation) -> Result<bool> {
-        let counter = self.target.context.get(self.target.route, &self.counter(generation));
+        let counter = self.target.get_other(&self.counter(generation));
         Ok(counter.map_err(|error| self.said("Setting up", in_doubt(error)))?.is_some())
     }
 

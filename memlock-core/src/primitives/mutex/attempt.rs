@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::lock::{Grant, HandoffRequest, Lock, Tenure};
 use super::reserve::{Reservations, Reserver, remove};
 use crate::clock::Moment;
-use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::orphan;
 use crate::lease::Lease;
@@ -14,7 +13,7 @@ use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::report::ObservedHolder;
 use crate::store::{Admission, Op, Order, Reply, Returns, Version};
-use crate::target::Target;
+use crate::target::{ATTEMPTS, Target};
 use crate::wait::policy::TargetState;
 use crate::wait::queue::Capacity;
 use crate::wait::{Acquire, QueueReceipt, Reserve};
@@ -180,9 +179,9 @@ impl Acquire for Attempt<'_> {
     type Guard = Lock;
 
     fn attempt(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Lock>> {
-        let Target { context, route, key } = self.target;
+        let Target { context, key, .. } = self.target;
         // An orphaned grant of this client may be what blocks the mutex.
-        orphan::reap(context, *route);
+        orphan::reap(self.target);
         self.recovers = false;
         let (mut error, began) = (None, context.clock().now());
         let may_overtake = called && context.guarantees().order == Order::Close;
@@ -196,9 +195,9 @@ impl Acquire for Attempt<'_> {
             let claim = self.tenure.claim().filter(|version| self.recovery(*version).is_none());
             let take = self.take(claim);
             let ran = if in_doubt || self.tenure.may_come() {
-                context.run(*route, &[take, Op::Get { key, fence: true }])
+                self.target.run(&[take, Op::Get { key, fence: true }])
             } else {
-                context.run(*route, &[take])
+                self.target.run(&[take])
             };
             match ran {
                 Ok(replies) => match (replies.first(), replies.get(1)) {

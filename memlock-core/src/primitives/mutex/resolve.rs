@@ -1,19 +1,17 @@
 //! Releasing, extending and handing off: steps of the owner, and the resolution of their outcomes.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use super::lock::Lock;
 use super::reclaim::Reclaimed;
 use crate::clock::Moment;
-use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::lease_guard::{LATEST_ARRIVAL, Outcome};
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
 use crate::store::{Item, Op, Order, Reply, Returns, Stored, Version};
-use crate::target::Target;
+use crate::target::{ATTEMPTS, Target};
 
 /// How often a step is repeated because the lock's version has changed.
 pub(super) const ROUNDS: usize = 10;
@@ -64,15 +62,11 @@ impl Lock {
             let last = queue_key.as_ref().map(Op::get);
             let ops = [read, op, last.unwrap_or(read)];
             let ops = &ops[usize::from(!read_first)..2 + usize::from(last.is_some())];
-            let woken_ahead = Cell::new(self.kind.woken_ahead);
-            let wake_ahead = || {
-                if wakes_ahead && failures == 0 && woken_ahead.get().is_none() {
-                    woken_ahead.set(self.wake_ahead());
-                }
-            };
-            let ran = self.kind.target.context.run_while(self.kind.target.route, ops, &wake_ahead);
-            self.kind.woken_ahead = woken_ahead.get();
-            let replies = match ran {
+            let pending = self.kind.target.send(ops);
+            if wakes_ahead && failures == 0 && pending.was_sent() {
+                self.kind.woken_ahead = self.wake_ahead();
+            }
+            let replies = match pending.receive() {
                 Ok(replies) => replies,
                 Err(failure) if !failure.sent && error.is_none() => {
                     // A memcached that has no memory for a `CompareAndSet` refuses it and removes

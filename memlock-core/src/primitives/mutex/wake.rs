@@ -2,12 +2,12 @@
 
 use super::lock::{HandoffRequest, Lock};
 use super::reserve::Reserver;
-use crate::context::{ATTEMPTS, Context};
+use crate::context::Context;
 use crate::error::Result;
 use crate::guard::orphan::Reaper;
 use crate::owner::{Token, is_ours};
 use crate::store::{Op, Reply};
-use crate::target::Target;
+use crate::target::{ATTEMPTS, Target};
 use crate::wait::Waker;
 use crate::wait::local::LocalWaiters;
 use crate::wait::queue::{Capacity, Queue};

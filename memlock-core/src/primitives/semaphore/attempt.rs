@@ -13,13 +13,12 @@ use super::snapshot::{Refusal, Snapshot};
 use super::submit;
 use super::ticket::Completion;
 use crate::clock::{Clock, Moment};
-use crate::context::ATTEMPTS;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Op, Reply};
-use crate::target::Target;
+use crate::target::ATTEMPTS;
 use crate::wait::entries::Request;
 use crate::wait::policy;
 use crate::wait::queue::Capacity;
@@ -212,8 +211,8 @@ impl<'a> Attempt<'a> {
                         }
                         // It may have been dropped untried.
                         None => {
-                            let Target { context, route, .. } = &semaphore.target;
-                            context.skip_if_silent(*route).map_err(|failure| failure.error)?;
+                            let skipped = semaphore.target.skip_if_silent();
+                            skipped.map_err(|failure| failure.error)?;
                         }
                     }
                     match self.park(called, is_over) {
@@ -258,8 +257,7 @@ impl<'a> Attempt<'a> {
             |snapshot: &Snapshot| now.since(snapshot.sent) <= snapshot.took * 2 + JUST_NOW;
         let snapshot = self.snapshot.take().filter(is_fresh);
         // A leader of another thread may still ask a silent server for others.
-        let Target { context, route, .. } = &semaphore.target;
-        let is_over = || context.skips(*route) || is_over();
+        let is_over = || semaphore.target.is_skipped() || is_over();
         let completion = submit::submit(semaphore, operation, snapshot, &is_over);
         self.take(completion)
     }
@@ -365,7 +363,7 @@ impl Acquire for Attempt<'_> {
 
     fn attempt(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Permit>> {
         // Orphaned grants of this client may be what holds the permits.
-        orphan::reap(&self.semaphore.target.context, self.semaphore.target.route);
+        orphan::reap(&self.semaphore.target);
         let outcome = self.submit(called, is_over);
         self.conclude(outcome, called, is_over)
     }

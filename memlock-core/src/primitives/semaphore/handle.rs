@@ -16,7 +16,7 @@ use crate::owner::Token;
 use crate::primitives::set_up::SetUp;
 use crate::report::{Report, Subject};
 use crate::store::{Expiry, Failure, Op, Reply, Returns};
-use crate::target::Target;
+use crate::target::{ATTEMPTS, Target};
 
 use super::combine::{Combiner, Memory};
 use super::mismatch::Mismatch;
@@ -141,13 +141,11 @@ impl Semaphore {
             match self.target.one(Op::get(&self.target.key)) {
                 // A connection may have been opened first. A reply that leaves open when the
                 // server's clock was read makes leases longer.
-                Ok(_) if slow + 1 < crate::context::ATTEMPTS && self.is_long_since(sent) => {
-                    slow += 1
-                }
+                Ok(_) if slow + 1 < ATTEMPTS && self.is_long_since(sent) => slow += 1,
                 Ok(reply) => return self.note(&reply, sent),
                 Err(failure) => {
                     failures += 1;
-                    if failures == crate::context::ATTEMPTS || !failure.sent {
+                    if failures == ATTEMPTS || !failure.sent {
                         return Err(failure.of_read());
                     }
                 }
@@ -203,11 +201,7 @@ impl Semaphore {
         let key = &self.target.key;
         let expiry = Expiry::At(Duration::from_secs(record.expires));
         let sent = self.target.now();
-        match self
-            .target
-            .context
-            .run(self.target.route, &[Op::add(key, &value, expiry, Returns::Nothing), Op::get(key)])
-        {
+        match self.target.run(&[Op::add(key, &value, expiry, Returns::Nothing), Op::get(key)]) {
             Ok(_) if self.is_long_since(sent) => Ok(None),
             Ok(replies) => replies.get(1).map_or(Ok(None), |reply| self.note(reply, sent)),
             Err(failure) if failure.sent && failure.error.is_outage() => Ok(None),

@@ -17,13 +17,12 @@ use super::ticket::{Completion, Entry};
 use super::wake::REAPER;
 use crate::cas_backoff::ROUNDS;
 use crate::clock::Moment;
-use crate::context::ATTEMPTS;
 use crate::error::Error;
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Failure, Item, Op, Reply};
-use crate::target::Target;
+use crate::target::{ATTEMPTS, Target};
 use crate::wait::entries;
 
 /// A process that was refused retries within this time; after the next refusal within twice this
@@ -161,10 +160,9 @@ impl<'a> Leader<'a> {
 
     /// One read, if there is no record to build on, and one write.
     fn round(&mut self, is_over: &dyn Fn() -> bool) {
-        let Target { context, route, .. } = &self.semaphore.target;
         // A thread that only drops a guard, or tries once, sends nothing more to a silent server; the
         // threads of the other operations do so for themselves.
-        if context.skips(*route)
+        if self.semaphore.target.is_skipped()
             && let Err(error) = self.semaphore.inspect()
         {
             return self.fail_own(&error);
@@ -174,7 +172,7 @@ impl<'a> Leader<'a> {
             None => match self.inspect() {
                 Ok(Some(snapshot)) => (snapshot, false),
                 Ok(None) => return self.set_up(),
-                Err(error) if context.skips(*route) => return self.fail_own(&error),
+                Err(error) if self.semaphore.target.is_skipped() => return self.fail_own(&error),
                 Err(error) => return self.fail(&error),
             },
         };

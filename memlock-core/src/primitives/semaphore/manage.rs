@@ -8,7 +8,6 @@ use super::handle::Semaphore;
 use super::mismatch::Mismatch;
 use super::wake::wake_next;
 use crate::cas_backoff::{ROUNDS, back_off};
-use crate::context::ATTEMPTS;
 #[cfg(doc)]
 use crate::error::ErrorKind;
 use crate::error::{Error, Result};
@@ -17,6 +16,7 @@ use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::primitives::set_up::SetUp;
 use crate::store::{Op, Recovery, Reply};
+use crate::target::ATTEMPTS;
 
 /// A semaphore at the time of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]

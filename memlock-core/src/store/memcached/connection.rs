@@ -13,7 +13,7 @@ use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::name::Key;
 use crate::store::remote::{self, Address, Patience, Socket};
-use crate::store::{Epoch, Expiry, Failure, Op, Reply, Stored};
+use crate::store::{Epoch, Expiry, Failure, Op, Replies, Reply, Stored};
 
 /// The largest value that is read.
 const LARGEST_VALUE: usize = 1024 * 1024;
@@ -65,15 +65,16 @@ impl Connection {
         if connection.socket.unread().is_empty() { Ok(connection) } else { Err(unasked()) }
     }
 
-    fn run_batch(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        let Introduction { life, ordered, refuses, .. } = self.introduction;
+    /// Whether the batch ends with a command that gives its fence.
+    fn is_stamped(&self, ops: &[Op<'_>]) -> bool {
+        !self.introduction.ordered && ops.iter().any(Op::wants_fence)
+    }
+
+    /// Sends the batch. Returns its first opaque.
+    fn send_batch(&mut self, ops: &[Op<'_>]) -> std::result::Result<u32, Failure> {
+        let Introduction { life, refuses, .. } = self.introduction;
         let key = Arc::clone(&self.stamp);
-        let stamp =
-            (!ordered && ops.iter().any(Op::wants_fence)).then_some(Command::Stamp { key: &key });
+        let stamp = self.is_stamped(ops).then_some(Command::Stamp { key: &key });
         let first_opaque = self.last_opaque.wrapping_add(1);
         self.socket.output.clear();
         for op in ops.iter().filter(|op| op.is_of(life.epoch())) {
@@ -83,9 +84,14 @@ impl Connection {
         self.write([stamp, None])?;
         if !self.socket.output.is_empty() {
             self.socket.write_out()?;
-            meanwhile();
         }
-        let mut opaque = first_opaque;
+        Ok(first_opaque)
+    }
+
+    fn receive_batch(&mut self, ops: &[Op<'_>], mut opaque: u32) -> Replies {
+        let life = self.introduction.life;
+        let key = Arc::clone(&self.stamp);
+        let stamp = self.is_stamped(ops).then_some(Command::Stamp { key: &key });
         let mut patience = Patience::default();
         let mut replies = Vec::with_capacity(ops.len());
         for (place, op) in ops.iter().enumerate() {
@@ -224,12 +230,14 @@ impl remote::Connection for Connection {
     type Life = Life;
     type Time = ServerTime;
 
-    fn run(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        self.run_batch(ops, meanwhile)
+    type Sent = u32;
+
+    fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<u32, Failure> {
+        self.send_batch(ops)
+    }
+
+    fn receive(&mut self, ops: &[Op<'_>], first_opaque: u32) -> Replies {
+        self.receive_batch(ops, first_opaque)
     }
 
     fn socket(&self) -> &Socket {

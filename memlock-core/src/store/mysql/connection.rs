@@ -13,7 +13,7 @@ use super::{errors, statements};
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Key;
 use crate::store::remote::{self, Patience, Reading, Socket};
-use crate::store::{Epoch, Failure, Op, Reply};
+use crate::store::{Epoch, Failure, Op, Replies, Reply};
 
 /// A request is ended when it is as long as this, so that its replies come in time.
 const LONG_REQUEST: usize = 1024 * 1024;
@@ -64,18 +64,15 @@ impl Connection {
         self.introduction.life.epoch()
     }
 
-    /// Carries the operations out, in as many requests as it takes: usually one.
-    fn run_batch(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        let mut batch = Batch { ops, replies: Vec::with_capacity(ops.len()), has_changed: false };
+    /// Carries the rest of the operations out, in as many requests as it takes: usually one.
+    /// `sent`: the first one.
+    fn run_batch(&mut self, ops: &[Op<'_>], mut sent: Option<Part>) -> Replies {
+        let mut batch = Batch::new(ops, self.epoch());
         let engine = self.settings.engine;
         let mut deadline = None;
         let mut tries = 0;
         let (mut is_table_new, mut has_room) = (false, false);
-        while let Some(refusal) = self.attempt(&mut batch, meanwhile)? {
+        while let Some(refusal) = self.attempt(&mut batch, sent.take())? {
             let refused = batch.next();
             if refusal.code == errors::NO_TABLE && !is_table_new {
                 match refused {
@@ -122,63 +119,74 @@ impl Connection {
     /// Whether there is such an item, by what was committed last: reading does not wait for a row.
     fn has(&mut self, key: &Key) -> Result<bool> {
         let read = [Op::Get { key, fence: false }];
-        let mut batch = Batch { ops: &read, replies: Vec::with_capacity(1), has_changed: false };
-        let refusal = self.attempt(&mut batch, &|| {}).map_err(Failure::of_read)?;
+        let mut batch = Batch::new(&read, self.epoch());
+        let refusal = self.attempt(&mut batch, None).map_err(Failure::of_read)?;
         Ok(refusal.is_none() && matches!(batch.replies[..], [Reply::Value(_)]))
     }
 
-    /// Sends what is left of the batch, and reads the replies. Returns the refusal of the first
-    /// operation that the server refused, if there is one.
+    /// Sends what is left of the batch, unless that was `sent`, and reads the replies. Returns the
+    /// refusal of the first operation that the server refused, if there is one.
     fn attempt(
         &mut self,
         batch: &mut Batch<'_, '_>,
-        meanwhile: &dyn Fn(),
+        sent: Option<Part>,
     ) -> std::result::Result<Option<Refusal>, Failure> {
-        let epoch = self.epoch();
-        while let Some(op) = batch.next() {
-            if !op.is_of(epoch) {
-                batch.push(Reply::VersionMismatch);
-                continue;
+        let mut next = match sent {
+            Some(part) => Some(part),
+            None => self.send_part(batch)?,
+        };
+        while let Some(part) = next {
+            if let Some(refusal) = self.receive_part(batch, part)? {
+                return Ok(Some(refusal));
             }
-            let is_alone = batch.ops.len() == 1;
-            let is_prepared =
-                is_alone && self.prepared.execute(op, self.settings.engine, &mut self.wire);
-            let (mut count, mut prepares) = (1, None);
-            if !is_prepared {
-                count = self.encode(batch)?;
-                prepares = Kind::of(op).filter(|&kind| is_alone && self.prepared.is_due(kind));
-            }
+            next = self.send_part(batch)?;
+        }
+        Ok(None)
+    }
+
+    /// Sends the next operations of the batch. Returns `None` if none is left.
+    fn send_part(&mut self, batch: &Batch<'_, '_>) -> std::result::Result<Option<Part>, Failure> {
+        let Some(op) = batch.next() else { return Ok(None) };
+        let is_alone = batch.ops.len() == 1;
+        let is_prepared =
+            is_alone && self.prepared.execute(op, self.settings.engine, &mut self.wire);
+        let mut part = Part { count: 1, prepares: None };
+        if !is_prepared {
+            part.count = self.encode(batch)?;
+            part.prepares = Kind::of(op).filter(|&kind| is_alone && self.prepared.is_due(kind));
+        }
+        if let Some(kind) = part.prepares {
+            Prepared::request(kind, &mut self.wire);
+        }
+        self.wire.send_output().map_err(|failure| Failure {
+            sent: failure.sent && batch.left().any(Op::changes) || batch.has_changed,
+            ..failure
+        })?;
+        Ok(Some(part))
+    }
+
+    /// Reads the replies to them, up to the first refusal.
+    fn receive_part(
+        &mut self,
+        batch: &mut Batch<'_, '_>,
+        Part { count, prepares }: Part,
+    ) -> std::result::Result<Option<Refusal>, Failure> {
+        let mut patience = Patience::default();
+        for left in (0..count).rev() {
+            let Some(op) = batch.next() else { break };
+            let lost = |error| Failure {
+                error,
+                sent: batch.has_changed || batch.left().take(left + 1).any(Op::changes),
+            };
+            let answer = self.wire.answer(left == 0, &mut patience).map_err(lost)?;
             if let Some(kind) = prepares {
-                Prepared::request(kind, &mut self.wire);
+                self.prepared.read(kind, &mut self.wire, &mut patience).map_err(lost)?;
             }
-            let has_changed = batch.has_changed;
-            self.wire.send_output().map_err(|failure| Failure {
-                sent: failure.sent && batch.left().any(Op::changes) || has_changed,
-                ..failure
-            })?;
-            meanwhile();
-            let mut patience = Patience::default();
-            for left in (0..count).rev() {
-                while let Some(op) = batch.next()
-                    && !op.is_of(epoch)
-                {
-                    batch.push(Reply::VersionMismatch);
-                }
-                let Some(op) = batch.next() else { break };
-                let lost = |error| Failure {
-                    error,
-                    sent: batch.has_changed || batch.left().take(left + 1).any(Op::changes),
-                };
-                let answer = self.wire.answer(left == 0, &mut patience).map_err(lost)?;
-                if let Some(kind) = prepares {
-                    self.prepared.read(kind, &mut self.wire, &mut patience).map_err(lost)?;
-                }
-                match answer {
-                    Answer::Refused(refusal) => return Ok(Some(refusal)),
-                    answer => {
-                        let reply = statements::decode(op, answer, epoch).map_err(lost)?;
-                        batch.push(reply);
-                    }
+            match answer {
+                Answer::Refused(refusal) => return Ok(Some(refusal)),
+                answer => {
+                    let reply = statements::decode(op, answer, batch.epoch).map_err(lost)?;
+                    batch.push(reply);
                 }
             }
         }
@@ -187,11 +195,11 @@ impl Connection {
 
     /// Writes the statements of the next operations into a request. Returns how many.
     fn encode(&mut self, batch: &Batch<'_, '_>) -> std::result::Result<usize, Failure> {
-        let (epoch, longest) = (self.epoch(), self.introduction.longest);
+        let longest = self.introduction.longest;
         let engine = self.settings.engine;
         let output = self.wire.begin_query();
         let (start, mut count) = (output.len(), 0);
-        for op in batch.left().filter(|op| op.is_of(epoch)) {
+        for op in batch.left().filter(|op| op.is_of(batch.epoch)) {
             let end = output.len();
             if end > start {
                 output.push(b';');
@@ -227,15 +235,39 @@ impl Connection {
     }
 }
 
+/// The operations of one request.
+#[derive(Debug)]
+pub(in crate::store) struct Part {
+    count: usize,
+    /// The statement that it prepares.
+    prepares: Option<Kind>,
+}
+
 /// A batch that is being carried out.
 struct Batch<'a, 'b> {
     ops: &'a [Op<'b>],
+    epoch: Epoch,
+    /// The replies so far, also to operations of another life that are next.
     replies: Vec<Reply>,
     /// Whether one of its operations may have changed something.
     has_changed: bool,
 }
 
 impl<'a, 'b> Batch<'a, 'b> {
+    fn new(ops: &'a [Op<'b>], epoch: Epoch) -> Batch<'a, 'b> {
+        let replies = Vec::with_capacity(ops.len());
+        let mut batch = Batch { ops, epoch, replies, has_changed: false };
+        batch.pass_over();
+        batch
+    }
+
+    /// Answers operations of another life, which are not sent.
+    fn pass_over(&mut self) {
+        while self.next().is_some_and(|op| !op.is_of(self.epoch)) {
+            self.replies.push(Reply::VersionMismatch);
+        }
+    }
+
     fn next(&self) -> Option<&'a Op<'b>> {
         self.ops.get(self.replies.len())
     }
@@ -248,6 +280,7 @@ impl<'a, 'b> Batch<'a, 'b> {
         self.has_changed |=
             matches!(reply, Reply::Stored(_) | Reply::Written | Reply::Deleted | Reply::Number(_));
         self.replies.push(reply);
+        self.pass_over();
     }
 
     fn failure(&self, error: Error, sent: bool) -> Failure {
@@ -272,14 +305,17 @@ impl remote::Connection for Connection {
     type Life = Life;
     type Time = Reading;
 
-    fn run(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
+    /// `None` if all operations are of another life.
+    type Sent = Option<Part>;
+
+    fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<Option<Part>, Failure> {
         (self.is_idle, self.was_refused) = (false, false);
         self.sweeper.receive(&mut self.wire).map_err(Failure::unsent)?;
-        let ran = self.run_batch(ops, meanwhile);
+        self.send_part(&Batch::new(ops, self.epoch()))
+    }
+
+    fn receive(&mut self, ops: &[Op<'_>], sent: Option<Part>) -> Replies {
+        let ran = self.run_batch(ops, sent);
         self.is_idle = ran.is_ok() || self.was_refused;
         if let Ok(replies) = &ran {
             self.sweeper.note(ops, replies);

@@ -14,7 +14,7 @@ use super::wire::{Complaint, Wire, columns, nonsense, unwritable};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::remote::{self, Address, EXAMINED, Patience, Reading, Socket, SweepCounter};
-use crate::store::{Epoch, Failure, Op, Reply};
+use crate::store::{Epoch, Failure, Op, Replies, Reply};
 
 /// A call has no more operations than this, and no more bytes of values, about: the server builds
 /// the reply to a call in memory.
@@ -48,6 +48,16 @@ pub(in crate::store) struct Connection {
     is_ready: bool,
     /// See [`remote::Connection::was_refused`].
     was_refused: bool,
+}
+
+/// A call that was sent.
+#[derive(Debug)]
+pub(in crate::store) struct Call {
+    /// How many operations it has.
+    count: usize,
+    sent: Moment,
+    /// Whether it looks for another life.
+    compares: bool,
 }
 
 /// Why a call was not carried out.
@@ -84,34 +94,56 @@ impl Connection {
         })
     }
 
-    fn run_batch(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
+    /// The requests of those operations that can be carried out in this life.
+    fn requests<'a>(&self, ops: &'a [Op<'a>]) -> Vec<Request<'a>> {
         let epoch = self.introduction.life.epoch();
-        let requests: Vec<Request<'_>> =
-            ops.iter().filter(|op| op.is_of(epoch)).map(Request::of).collect();
-        let changes = ops.iter().filter(|op| op.changes() && op.is_of(epoch)).count();
+        ops.iter().filter(|op| op.is_of(epoch)).map(Request::of).collect()
+    }
+
+    /// Sends as many of these requests as one call has. `None` if there are none.
+    fn send_call(
+        &mut self,
+        requests: &[Request<'_>],
+    ) -> std::result::Result<Option<Call>, Failure> {
+        let mut bytes = 0;
+        let fits = |request: &&Request<'_>| {
+            bytes += request.size();
+            bytes <= MOST_BYTES
+        };
+        let count = requests.iter().take(MOST_OPS).take_while(fits).count().max(1);
+        let Some((part, _)) = requests.split_at_checked(count) else { return Ok(None) };
+        let sent = self.wire.socket.clock().now();
+        let compares = sent.since(self.compared) >= UNCOMPARED;
+        self.send_requests(part, compares)?;
+        Ok(Some(Call { count, sent, compares }))
+    }
+
+    /// Receives the answers to a call that was sent, and to further calls for the rest.
+    fn receive_calls(
+        &mut self,
+        requests: &[Request<'_>],
+        mut call: Option<Call>,
+    ) -> std::result::Result<Vec<Answer>, Failure> {
+        let changes = requests.iter().any(Request::changes);
         let mut answers = Vec::with_capacity(requests.len());
-        let mut rest = requests.as_slice();
-        while !rest.is_empty() {
-            let mut bytes = 0;
-            let fits = |request: &&Request<'_>| {
-                bytes += request.size();
-                bytes <= MOST_BYTES
-            };
-            let count = rest.iter().take(MOST_OPS).take_while(fits).count().max(1);
-            let (part, behind) = rest.split_at(count);
+        while let Some(sent) = call {
             let earlier = answers.len();
-            let run = self.call(part, meanwhile).map_err(|failure| Failure {
-                // What earlier parts have changed stays changed.
-                sent: failure.sent || (earlier > 0 && changes > 0),
+            // What earlier calls have changed stays changed.
+            let kept = |failure: Failure| Failure {
+                sent: failure.sent || (earlier > 0 && changes),
                 ..failure
-            })?;
-            answers.extend(run);
-            rest = behind;
+            };
+            let part = &requests[earlier..earlier + sent.count];
+            answers.extend(self.receive_call(part, &sent).map_err(kept)?);
+            call = self.send_call(&requests[answers.len()..]).map_err(kept)?;
         }
+        Ok(answers)
+    }
+
+    fn receive_batch(&mut self, ops: &[Op<'_>], call: Option<Call>) -> Replies {
+        let epoch = self.introduction.life.epoch();
+        let changes = ops.iter().filter(|op| op.changes() && op.is_of(epoch)).count();
+        let answers = self.receive_calls(&self.requests(ops), call)?;
         let mut answers = answers.into_iter();
         let mut replies = Vec::with_capacity(ops.len());
         for op in ops {
@@ -141,7 +173,8 @@ impl Connection {
     /// Sends a sweep if one is due. If that fails, the connection is not ready for another request,
     /// and not used again.
     fn sweep(&mut self) {
-        if self.sweeps.take() && self.send(&[Request::sweep(EXAMINED as i64)], false).is_ok() {
+        let sweep = [Request::sweep(EXAMINED as i64)];
+        if self.sweeps.take() && self.send_requests(&sweep, false).is_ok() {
             self.wire.socket.defer_reply();
             self.is_ready = true;
         }
@@ -153,7 +186,7 @@ impl Connection {
             return Ok(());
         }
         self.is_ready = false;
-        let ended = match self.receive(true) {
+        let ended = match self.receive_answers(true) {
             Ok(_) => self.wire.socket.end_deferral(),
             Err(Stop::Refused(said)) => {
                 log::debug!("Rows that have ended could not be deleted: {}", said.text.shown());
@@ -164,23 +197,17 @@ impl Connection {
         ended.map_err(Failure::unsent)
     }
 
-    /// Runs some operations, in one round trip.
-    fn call(
+    /// Receives the answers to a call, and repeats it if it fell victim to others.
+    fn receive_call(
         &mut self,
         requests: &[Request<'_>],
-        meanwhile: &dyn Fn(),
+        call: &Call,
     ) -> std::result::Result<Vec<Answer>, Failure> {
-        let sent = self.wire.socket.clock().now();
-        let compares = sent.since(self.compared) >= UNCOMPARED;
         for tries in 1.. {
-            let sent_request = self.send(requests, compares);
-            let said = match sent_request.and_then(|()| {
-                meanwhile();
-                self.receive(requests.len() == 1)
-            }) {
+            let said = match self.receive_answers(requests.len() == 1) {
                 Ok(answers) => {
-                    if compares {
-                        self.compared = sent;
+                    if call.compares {
+                        self.compared = call.sent;
                     }
                     return Ok(answers);
                 }
@@ -189,6 +216,7 @@ impl Connection {
             };
             if errors::is_of_another_session(&said.code) && self.introduction.is_direct {
                 (self.introduction.is_direct, self.prepared) = (false, [false; 2]);
+                self.send_requests(requests, call.compares)?;
                 continue;
             }
             // The transactions of a batch before the one that failed were kept.
@@ -197,6 +225,7 @@ impl Connection {
             let nothing_kept = changes == usize::from(is_last)
                 || (changes == 1 && errors::is_of_a_change(&said.code));
             if nothing_kept && errors::is_victim(&said.code) && tries < TRIES {
+                self.send_requests(requests, call.compares)?;
                 continue;
             }
             self.was_refused = errors::is_of_the_request(&said.code);
@@ -212,15 +241,18 @@ impl Connection {
         Err(Failure { error: nonsense(), sent: true })
     }
 
-    fn send(&mut self, requests: &[Request<'_>], compares: bool) -> std::result::Result<(), Stop> {
-        self.write(requests, compares)
-            .map_err(|error| Stop::Failed(Failure { error, sent: false }))?;
+    fn send_requests(
+        &mut self,
+        requests: &[Request<'_>],
+        compares: bool,
+    ) -> std::result::Result<(), Failure> {
+        self.write(requests, compares).map_err(|error| Failure { error, sent: false })?;
         self.is_ready = false;
-        self.wire.send().map_err(Stop::Failed)
+        self.wire.send()
     }
 
     /// `is_alone`: whether one operation was sent.
-    fn receive(&mut self, is_alone: bool) -> std::result::Result<Vec<Answer>, Stop> {
+    fn receive_answers(&mut self, is_alone: bool) -> std::result::Result<Vec<Answer>, Stop> {
         let unread = |error| Stop::Failed(Failure { error, sent: true });
         let mut patience = Patience::default();
         let mut answers = None;
@@ -332,14 +364,17 @@ impl remote::Connection for Connection {
     type Life = Life;
     type Time = Reading;
 
-    fn run(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
+    /// `None` if all operations are of another life.
+    type Sent = Option<Call>;
+
+    fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<Option<Call>, Failure> {
         self.was_refused = false;
         self.end_sweep()?;
-        let replies = self.run_batch(ops, meanwhile)?;
+        self.send_call(&self.requests(ops))
+    }
+
+    fn receive(&mut self, ops: &[Op<'_>], call: Option<Call>) -> Replies {
+        let replies = self.receive_batch(ops, call)?;
         self.sweep();
         Ok(replies)
     }

@@ -61,14 +61,12 @@ impl Wire {
 
     /// Sends what was written.
     pub(super) fn send(&mut self) -> std::result::Result<(), Failure> {
-        self.socket.output.clear();
-        self.socket.output.extend_from_slice(&self.out);
-        self.out.clear();
-        let written = self.socket.write_out();
-        // A large request is not kept.
-        if self.socket.output.len() > 1024 * 1024 {
-            (self.socket.output, self.out) = (Vec::new(), BytesMut::new());
+        let written = self.socket.write(&self.out);
+        // The buffer of a large request is not kept.
+        if self.out.len() > 1024 * 1024 {
+            self.out = BytesMut::new();
         }
+        self.out.clear();
         written
     }
 

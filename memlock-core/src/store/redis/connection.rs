@@ -23,7 +23,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::hash::mix;
 use crate::name::Key;
 use crate::store::remote::{self, Patience, Reading, Socket};
-use crate::store::{Epoch, Expiry, Failure, Op, Reply};
+use crate::store::{Epoch, Expiry, Failure, Op, Replies, Reply};
 
 /// How often the script is loaded again within one batch.
 const RELOADS: usize = 2;
@@ -55,7 +55,7 @@ impl fmt::Debug for Connection {
 }
 
 /// How the packet names the script.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Script {
     /// By its hash: the server knows it.
     Known,
@@ -63,6 +63,15 @@ enum Script {
     Reloaded,
     /// Each call has the text: the server forgets the script again and again.
     Spelled,
+}
+
+/// A packet whose replies have to be read.
+#[derive(Debug)]
+pub(in crate::store) struct Sent {
+    script: Script,
+    versions: Vec<u64>,
+    draws: bool,
+    raises: bool,
 }
 
 impl Connection {
@@ -93,22 +102,24 @@ impl Connection {
         self.introduction.life.epoch()
     }
 
-    /// Sends the batch and reads the replies. `None`: the server did not know the script, and the
-    /// operation was not carried out.
-    fn attempt(
-        &mut self,
-        ops: &[Op<'_>],
-        script: Script,
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Option<Reply>>, Failure> {
+    fn send_batch(&mut self, ops: &[Op<'_>], script: Script) -> std::result::Result<Sent, Failure> {
         let versions = self.new_versions(ops.len());
         self.encode(ops, &versions, script);
         let draws = ops.iter().any(Op::wants_fence);
         let raises = draws && self.encode_draw(false);
         if !self.socket.output.is_empty() {
             self.socket.write_out()?;
-            meanwhile();
         }
+        Ok(Sent { script, versions, draws, raises })
+    }
+
+    /// Reads the replies. `None`: the server did not know the script, and the operation was not
+    /// carried out.
+    fn receive_batch(
+        &mut self,
+        ops: &[Op<'_>],
+        Sent { script, versions, draws, raises }: Sent,
+    ) -> std::result::Result<Vec<Option<Reply>>, Failure> {
         let mut patience = Patience::default();
         if script == Script::Reloaded {
             let sent = ops.iter().any(Op::changes);
@@ -176,10 +187,12 @@ impl Connection {
                 .collect();
             let again: Vec<Op<'_>> = places.iter().map(|&place| ops[place]).collect();
             let script = if round < RELOADS { Script::Reloaded } else { Script::Spelled };
-            let later = self.attempt(&again, script, &|| {}).map_err(|failure| {
-                let sent = failure.sent || any_changed(replies);
-                Failure { sent, ..failure }
-            })?;
+            let sent = self.send_batch(&again, script);
+            let later =
+                sent.and_then(|sent| self.receive_batch(&again, sent)).map_err(|failure| {
+                    let sent = failure.sent || any_changed(replies);
+                    Failure { sent, ..failure }
+                })?;
             for (place, reply) in places.into_iter().zip(later) {
                 replies[place] = reply;
             }
@@ -300,12 +313,14 @@ impl remote::Connection for Connection {
     type Life = Life;
     type Time = Reading;
 
-    fn run(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        let mut replies = self.attempt(ops, Script::Known, meanwhile)?;
+    type Sent = Sent;
+
+    fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<Sent, Failure> {
+        self.send_batch(ops, Script::Known)
+    }
+
+    fn receive(&mut self, ops: &[Op<'_>], sent: Sent) -> Replies {
+        let mut replies = self.receive_batch(ops, sent)?;
         if replies.iter().any(Option::is_none) {
             self.complete(ops, &mut replies)?;
         }

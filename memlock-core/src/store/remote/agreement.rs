@@ -65,7 +65,7 @@ fn write(
 ) -> Result<Vec<u8>> {
     let text = text(guard, since(connection, clock));
     let add = Op::add(key, text.as_bytes(), Expiry::Never, Returns::Nothing);
-    let replies = connection.run(&[add, Op::get(key)], &|| {}).map_err(Failure::of_read)?;
+    let replies = connection.run(&[add, Op::get(key)]).map_err(Failure::of_read)?;
     match replies.into_iter().nth(1) {
         Some(Reply::Value(item)) => Ok(item.value),
         _ => Err(Error::protocol(format!(
@@ -83,7 +83,7 @@ fn write_anew(
     clock: &dyn Clock,
     found: &[u8],
 ) -> Result<()> {
-    let replies = connection.run(&[Op::get(key)], &|| {}).map_err(Failure::of_read)?;
+    let replies = connection.run(&[Op::get(key)]).map_err(Failure::of_read)?;
     let version = match replies.into_iter().next() {
         Some(Reply::Value(Item { version, value, .. })) if value == found => version,
         _ => return Ok(()),
@@ -92,7 +92,7 @@ fn write_anew(
     let (value, expiry, returns) = (text.as_bytes(), Expiry::Never, Returns::Nothing);
     let replace = Op::CompareAndSet { key, version, value, expiry, returns };
     // Another client may be faster.
-    connection.run(&[replace], &|| {}).map(|_| ()).map_err(Failure::of_read)
+    connection.run(&[replace]).map(|_| ()).map_err(Failure::of_read)
 }
 
 /// The server's time, if the item is to tell it.

@@ -6,7 +6,8 @@
 //! | `protocol` | what a protocol implements |
 //! | `hosts` | the servers that a URL names, and which of them owns a route |
 //! | `settings` | addresses, timeouts, the size of the pool, what is said of evictions |
-//! | `server` | one server: its idle connections, and when a failed batch is sent again |
+//! | `server` | one server: its idle connections, and what is known of it |
+//! | `server/exchange` | one batch, and when it is sent again |
 //! | `evictions` | which batches are refused on a server that may evict locks |
 //! | `agreement` | the guard on which all clients of a server have to agree |
 //! | `resolver` | the addresses of a host name, and which of them is used |
@@ -39,7 +40,7 @@ use std::time::Duration;
 use super::admin::Admin;
 use super::recovery::Guard;
 use super::url::Url;
-use super::{Epoch, Failure, Guarantees, Node, Op, Recovery, Reply, Route, Silence, Store};
+use super::{Epoch, Guarantees, Node, Pending, Recovery, Request, Route, Silence, Store};
 use crate::clock::Clock;
 #[cfg(feature = "admin")]
 use crate::error::Error;
@@ -115,29 +116,12 @@ impl<P: Protocol> Remote<P> {
 }
 
 impl<P: Protocol> Store for Remote<P> {
-    fn run(&self, route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
-        self.run_while(route, ops, &|| {})
-    }
-
-    fn run_while(
-        &self,
-        route: Route,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        self.owner(route).run(&self.protocol, ops, meanwhile)
+    fn send<'a>(&'a self, request: Request<'a>) -> Pending<'a> {
+        self.owner(request.route).send(&self.protocol, request)
     }
 
     fn server_of(&self, route: Route) -> usize {
         self.servers.place(route)
-    }
-
-    fn run_briefly(
-        &self,
-        route: Route,
-        ops: &[Op<'_>],
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        self.owner(route).run_briefly(&self.protocol, ops)
     }
 
     fn silence(&self, route: Route) -> Option<Silence> {

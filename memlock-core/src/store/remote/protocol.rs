@@ -13,7 +13,7 @@ use crate::lease::DRIFT;
 use crate::name::Key;
 #[cfg(feature = "admin")]
 use crate::store::admin::Admin;
-use crate::store::{Epoch, Expiry, Failure, Guarantees, Op, Reply};
+use crate::store::{Epoch, Expiry, Failure, Guarantees, Op, Replies};
 
 /// A protocol by which servers store items.
 pub(in crate::store) trait Protocol: fmt::Debug + Send + Sync + 'static {
@@ -67,13 +67,22 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
     /// One reading of the server's clock.
     type Time: ServerTime;
 
-    /// Runs a batch, and calls `meanwhile` between each request and its replies. After a failure
-    /// the connection must be dropped, unless it [`was_refused`](Connection::was_refused).
-    fn run(
-        &mut self,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure>;
+    /// What is known of a request until its replies are received.
+    type Sent;
+
+    /// Sends a batch. After a failure the connection must be dropped.
+    fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<Self::Sent, Failure>;
+
+    /// Receives the replies to the batch that was sent, and runs again what the server could not
+    /// carry out at once. After a failure the connection must be dropped, unless it
+    /// [`was_refused`](Connection::was_refused).
+    fn receive(&mut self, ops: &[Op<'_>], sent: Self::Sent) -> Replies;
+
+    /// Runs a batch.
+    fn run(&mut self, ops: &[Op<'_>]) -> Replies {
+        let sent = self.send(ops)?;
+        self.receive(ops, sent)
+    }
 
     /// What it is carried by.
     fn socket(&self) -> &Socket;

@@ -1,9 +1,12 @@
-//! One server: its idle connections, when a failed batch is sent again, and what the server may
-//! be asked while it recovers.
+//! One server: its idle connections, and what is known of it.
+
+mod exchange;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use exchange::Used;
 
 use super::agreement::agree;
 use super::dial::unreachable;
@@ -13,8 +16,8 @@ use super::settings::{Address, Evictions, Place, Settings};
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, Result};
 use crate::fork::ForkLocal;
-use crate::store::recovery::{self, Guard, Observed};
-use crate::store::{Epoch, Failure, Op, Recovery, Reply, Silence, Survives};
+use crate::store::recovery::{Guard, Observed};
+use crate::store::{Epoch, Failure, Op, Recovery, Silence, Survives};
 
 /// How old a connection gets for batches that only read, where the server has a host name. A server
 /// that was demoted answers them, but accepts no new connection: so the name is resolved again.
@@ -168,117 +171,6 @@ impl<P: Protocol> Server<P> {
         observed.recovers_for(guard, life, self.clock.now())
     }
 
-    /// Runs a batch on this server.
-    ///
-    /// An idle connection may have been closed without notice. If this is found before the request
-    /// was sent, the batch is run once more on a new connection; unless the server was waited for,
-    /// which is not repeated.
-    pub(super) fn run(
-        &self,
-        protocol: &P,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        let (pooled, epoch) = self.take(ops);
-        let taken = pooled.as_ref().map(|pooled| pooled.last_used());
-        let failure = match self.attempt(protocol, pooled, epoch, ops, meanwhile, None) {
-            Ok(replies) => return Ok(replies),
-            Err(failure) => failure,
-        };
-        let is_suspect =
-            taken.is_some_and(|taken| self.idle().epoch != epoch && !self.was_waited_for(taken));
-        if is_suspect && !failure.sent && failure.error.is_outage() {
-            let epoch = self.idle().epoch;
-            return self.attempt(protocol, None, epoch, ops, meanwhile, None);
-        }
-        Err(failure)
-    }
-
-    /// Runs a batch on a connection of its own, which is given a quarter of the time for each wait,
-    /// and then closed.
-    pub(super) fn run_briefly(
-        &self,
-        protocol: &P,
-        ops: &[Op<'_>],
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        let epoch = self.idle().epoch;
-        self.attempt(protocol, None, epoch, ops, &|| (), Some(&self.address.briefly()))
-    }
-
-    fn attempt(
-        &self,
-        protocol: &P,
-        pooled: Option<Box<P::Connection>>,
-        mut epoch: u64,
-        ops: &[Op<'_>],
-        meanwhile: &dyn Fn(),
-        brief: Option<&Address>,
-    ) -> std::result::Result<Vec<Reply>, Failure> {
-        let began = pooled.as_ref().map_or_else(|| self.clock.now(), |pooled| pooled.last_used());
-        let fail = |Failure { error, sent }, is_silence| {
-            let error = error.during(format_args!("{}", self.title()));
-            if is_silence && error.is_outage() {
-                self.note_outage(&error, began);
-            }
-            Failure { error, sent }
-        };
-        let (mut connection, dialled) = match pooled {
-            Some(connection) => (connection, None),
-            None => {
-                let (connection, before) = self
-                    .dial(protocol, brief.unwrap_or(&self.address))
-                    .map_err(|error| fail(Failure { error, sent: false }, true))?;
-                let is_new_life = before.life.is_some_and(|before| before != connection.life());
-                if before.moved_from.is_some() || (self.guard.is_some() && is_new_life) {
-                    // Connections to another life grant nothing any more, and a server that the
-                    // name has left grants what the new one may grant, too.
-                    epoch = self.forget_idle();
-                }
-                (Box::new(connection), Some(before))
-            }
-        };
-        // One that is given less time is not kept.
-        let epoch = brief.is_none().then_some(epoch);
-        let life = connection.epoch();
-        // The server only gets older until it carries the request out.
-        let recovers = !self.recovers_for(life).is_zero();
-        let refusal = protocol.evictions().refusal(&mut *connection, ops, &*self.clock);
-        let is_refused = matches!(refusal, Ok(Some(_)));
-        let ended = match refusal {
-            Ok(None) => {
-                let run = |ops: &[Op<'_>]| connection.run(ops, meanwhile);
-                recovery::run_admitted(ops, life, recovers, run)
-            }
-            Ok(Some(error)) | Err(error) => Err(Failure { error, sent: false }),
-        };
-        // Logged after the request, because a logger may take long, and a request that renews a
-        // lease may not have the time.
-        if let Some(before) = dialled {
-            self.note_contact(protocol, &before, &connection);
-            self.warn_of_evictions(protocol, &connection);
-        }
-        match ended {
-            Ok(replies) => {
-                self.give_back(connection, epoch);
-                Ok(replies)
-            }
-            Err(failure) if is_refused => {
-                // The server has just been asked for its settings, and has answered.
-                self.give_back(connection, epoch);
-                Err(fail(failure, false))
-            }
-            Err(failure) if connection.was_refused() => {
-                self.keep(connection, epoch);
-                let is_again = std::mem::replace(&mut self.idle().was_refused, true);
-                Err(fail(failure, is_again))
-            }
-            Err(failure) => {
-                self.distrust();
-                Err(fail(failure, true))
-            }
-        }
-    }
-
     /// Opens a connection. After a failure, the next dial resolves the name of the server again;
     /// and after a server that takes no writes, since batches that only read do not fail there.
     fn dial(&self, protocol: &P, address: &Address) -> Result<(P::Connection, Before<Life<P>>)> {
@@ -328,12 +220,16 @@ impl<P: Protocol> Server<P> {
         Ok((connection, Before { life, moved_from }))
     }
 
-    fn note_contact(&self, protocol: &P, before: &Before<Life<P>>, now: &P::Connection) {
+    /// Logs a new connection. This comes after the request, because a logger may take long, and a
+    /// request that renews a lease may not have the time.
+    fn note_contact(&self, protocol: &P, used: &mut Used<P>) {
+        let Some(before) = used.dialled.take() else { return };
+        let connection = &used.connection;
         if let Some(from) = before.moved_from {
-            let to = now.ends().1.unwrap_or(from);
+            let to = connection.ends().1.unwrap_or(from);
             log::warn!("{} has moved from {from} to {to}.", self.title());
         }
-        if before.life.is_some_and(|before| before != now.life()) {
+        if before.life.is_some_and(|before| before != connection.life()) {
             let lost = match protocol.guarantees().survives {
                 _ if self.guard.is_some() => "its holders put their locks back",
                 // What survives a clean restart has another life only after a crash.
@@ -349,6 +245,7 @@ impl<P: Protocol> Server<P> {
         } else {
             log::debug!("Connected to {}.", self.title());
         }
+        self.warn_of_evictions(protocol, connection);
     }
 
     /// Warns once of a server that may evict locks, unless the URL says what to do with it.
@@ -416,7 +313,7 @@ impl<P: Protocol> Server<P> {
     }
 
     /// Keeps the connection for another batch.
-    fn keep(&self, connection: Box<P::Connection>, epoch: Option<u64>) {
+    fn keep(&self, Used { connection, epoch, .. }: Used<P>) {
         let mut idle = self.idle();
         if connection.is_quiet()
             && !idle.keeps_none
@@ -427,8 +324,8 @@ impl<P: Protocol> Server<P> {
         }
     }
 
-    fn give_back(&self, connection: Box<P::Connection>, epoch: Option<u64>) {
-        self.keep(connection, epoch);
+    fn give_back(&self, used: Used<P>) {
+        self.keep(used);
         let mut idle = self.idle();
         let was_down = std::mem::take(&mut idle.is_down);
         (idle.silent_since, idle.was_refused) = (None, false);
@@ -453,6 +350,10 @@ impl<P: Protocol> Server<P> {
         drop(idle);
         drop(suspects);
         epoch
+    }
+
+    fn epoch(&self) -> u64 {
+        self.idle().epoch
     }
 
     fn title(&self) -> String {

@@ -9,7 +9,7 @@ use super::resolver::Resolver;
 use crate::error::Result;
 use crate::store::url::Url;
 
-/// How much less time a server is given that is asked [briefly](crate::store::Store::run_briefly).
+/// How much less time a server is given that is asked [briefly](crate::store::TimeLimit::Brief).
 const BRIEFLY: u32 = 4;
 
 /// How a server is accessed.

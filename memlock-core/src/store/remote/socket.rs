@@ -147,15 +147,16 @@ impl Socket {
 
     /// Takes the connection into use again. True if it was closed meanwhile, by the server or by the
     /// program, or if the server sent unrequested bytes. Checked only after a pause, since the check
-    /// costs two system calls; and not before a reply that is due, whose end is checked.
+    /// costs two system calls. Before a reply that is due, only the program can be found to have closed
+    /// it: the rest is checked behind that reply.
     pub(in crate::store) fn was_closed(&mut self) -> bool {
         let now = self.clock.now();
         let idle = now.since(self.last_used);
         self.last_used = now;
-        if idle < IDLE || self.owes_reply {
-            return false;
+        if self.owes_reply {
+            return !self.is_ours();
         }
-        !self.stream.is_open_and_quiet()
+        idle >= IDLE && !self.stream.is_open_and_quiet()
     }
 
     /// No caller waits for the reply to the request that was sent last: it is read before the next
@@ -240,20 +241,28 @@ impl Socket {
         lost(format!("The server did not answer within {:?}.", self.io_timeout))
     }
 
-    /// Sends the request.
+    /// Sends the output.
     pub(in crate::store) fn write_out(&mut self) -> std::result::Result<(), Failure> {
-        let written = if self.output.len() <= SMALL_REQUEST {
-            self.write_small()
+        let output = std::mem::take(&mut self.output);
+        let written = self.write(&output);
+        self.output = output;
+        written
+    }
+
+    /// Sends a request.
+    pub(in crate::store) fn write(&mut self, request: &[u8]) -> std::result::Result<(), Failure> {
+        let written = if request.len() <= SMALL_REQUEST {
+            self.write_small(request)
         } else {
-            self.write_large()
+            self.write_large(request)
         };
         written.map_err(|error| Failure { sent: error.kind() == ErrorKind::Unknown, error })
     }
 
-    fn write_small(&mut self) -> Result<()> {
+    fn write_small(&mut self, request: &[u8]) -> Result<()> {
         let mut written = 0;
-        while written < self.output.len() {
-            match self.stream.write(&self.output[written..]) {
+        while written < request.len() {
+            match self.stream.write(&request[written..]) {
                 Ok(more) if more > 0 => written += more,
                 Err(error) if error.kind() == IoKind::Interrupted => {}
                 Err(error) => return Err(unwritten(written, &error)),
@@ -264,7 +273,7 @@ impl Socket {
     }
 
     /// Writes and reads, whichever the socket is ready for.
-    fn write_large(&mut self) -> Result<()> {
+    fn write_large(&mut self, request: &[u8]) -> Result<()> {
         // Also a pipe or a file of the program would be made non-blocking.
         if !self.is_ours() {
             return Err(unwritten(0, &std::io::Error::from_raw_os_error(libc::EBADF)));
@@ -272,8 +281,8 @@ impl Socket {
         self.stream.set_nonblocking(true).map_err(|error| unwritten(0, &error))?;
         let mut deadline = self.clock.now() + self.io_timeout;
         let mut written = 0;
-        while written < self.output.len() {
-            match self.stream.write(&self.output[written..]) {
+        while written < request.len() {
+            match self.stream.write(&request[written..]) {
                 Ok(more) if more > 0 => {
                     written += more;
                     deadline = self.clock.now() + self.io_timeout;

@@ -57,7 +57,7 @@ use std::time::Duration;
 #[cfg(feature = "admin")]
 use super::admin::Admin;
 use super::url::Url;
-use super::{Failure, Guarantees, Node, Op, Reply, Route, Store};
+use super::{Failure, Guarantees, Node, Op, Pending, Reply, Request, Route, Store};
 use crate::clock::Clock;
 use crate::error::{Error, Result};
 use crate::fork::ForkLocal;
@@ -195,18 +195,18 @@ impl Sqlite {
 }
 
 impl Store for Sqlite {
-    fn run(&self, _route: Route, ops: &[Op<'_>]) -> std::result::Result<Vec<Reply>, Failure> {
+    fn send<'a>(&'a self, Request { ops, .. }: Request<'a>) -> Pending<'a> {
         if ops.is_empty() {
-            return Ok(Vec::new());
+            return Pending::ended(Ok(Vec::new()));
         }
         let ran = self.attempt(ops);
         if self.keeps_none.load(Ordering::SeqCst) {
             self.release();
         }
-        ran.map_err(|failure| Failure {
+        Pending::ended(ran.map_err(|failure| Failure {
             error: failure.error.during(format_args!("{}", self.title())),
             ..failure
-        })
+        }))
     }
 
     fn disconnect(&self) {

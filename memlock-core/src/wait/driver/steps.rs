@@ -148,7 +148,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
 
     pub(super) fn inspect(&mut self, target: bool, queue: bool) -> Result<()> {
         // An orphaned grant of this client may block the target.
-        orphan::reap(&self.target.context, self.target.route);
+        orphan::reap(self.target);
         let op = || target.then(|| self.acquire.inspection());
         let seen = match self.queue.inspect(&self.ids, queue, op()) {
             // Another program stores something in place of the queue, which cannot be read.
