@@ -8,7 +8,7 @@ use memlock_tests::mysql::USER;
 use memlock_tests::sweeps::{Sweeping, key};
 use memlock_tests::{daemon, url};
 
-use crate::{Place, shared};
+use crate::{Alone, Place, shared};
 
 /// The row that a sweep deletes.
 const OLD: &str = "lock:old";
@@ -83,4 +83,23 @@ fn a_sweep_goes_on_behind_a_batch_that_is_refused() {
 fn what_a_daemon_opens_behind_a_sweep_is_left_alone() {
     let place = Place::on(shared());
     daemon::keeps_its_files_behind_a_sweep(&place.url());
+}
+
+/// A client waits for a moment before it closes a connection, so that the server can answer.
+#[test]
+fn connections_that_are_closed_behind_a_sweep_do_not_count_as_aborted() {
+    const COUNT: usize = 8;
+    let server = Alone::get();
+    let place = Place::on(&server);
+    let aborted = || -> usize {
+        let status = place.sql("SHOW GLOBAL STATUS LIKE 'Aborted_clients'");
+        status.split_whitespace().last().unwrap().parse().unwrap()
+    };
+    let before = aborted();
+    for _ in 0..COUNT {
+        Sweeping::at(&place.url()).store_until_due();
+    }
+    until("they are closed", || sessions(&place, "id").is_empty());
+    // On a busy machine an answer may come too late.
+    assert!(aborted() < before + COUNT, "all {COUNT} are aborted");
 }

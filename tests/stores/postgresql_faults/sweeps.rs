@@ -95,17 +95,3 @@ fn what_a_daemon_opens_behind_a_sweep_is_left_alone() {
     let place = Place::on(shared());
     daemon::keeps_its_files_behind_a_sweep(&place.url());
 }
-
-/// The reply to the sweep has come, or not.
-#[test]
-fn a_server_logs_nothing_of_a_connection_that_is_closed_behind_a_sweep() {
-    let place = Place::on(shared());
-    for pause in [Duration::ZERO, IDLE].into_iter().cycle().take(8) {
-        let sweeping = Sweeping::at(&url::with(&place.url(), "durable=no"));
-        sweeping.store_until_due();
-        thread::sleep(pause);
-        drop(sweeping);
-    }
-    place.until(&place.sessions(), "0");
-    assert_eq!(place.logged(), Vec::<String>::new());
-}

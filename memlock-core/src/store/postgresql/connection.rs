@@ -347,11 +347,10 @@ impl Connection {
 }
 
 /// Says goodbye to a server that waits for a request: it, or a pooler, might log that a client
-/// vanished. Nothing is said if the program has closed the socket, and may have another one with its
-/// number.
+/// vanished.
 impl Drop for Connection {
     fn drop(&mut self) {
-        if !self.is_ready || !self.wire.socket.is_ours() {
+        if !self.is_ready || !self.wire.socket.begin_goodbye() {
             return;
         }
         self.wire.out.clear();

@@ -33,6 +33,9 @@ const SMALL_REQUEST: usize = 16 * 1024;
 const LARGEST_BACKLOG: usize = 64 * 1024 * 1024;
 /// A connection that was idle for longer than this is checked before it is used again.
 const IDLE: Duration = Duration::from_millis(100);
+/// How long a connection that is to be closed waits for a reply that is due.
+#[cfg(any(feature = "mysql", feature = "postgresql"))]
+const GOODBYE: Duration = Duration::from_millis(20);
 
 /// An open connection, its output and its input.
 #[derive(Debug)]
@@ -177,6 +180,18 @@ impl Socket {
             return Ok(());
         }
         Err(unreachable("The connection was closed while it was idle."))
+    }
+
+    /// Prepares to say goodbye. False if the program has closed the socket, and may have another file with
+    /// its number. A server that cannot deliver a reply logs an aborted connection, so a reply that is due
+    /// is read, if it comes soon.
+    #[cfg(any(feature = "mysql", feature = "postgresql"))]
+    pub(in crate::store) fn begin_goodbye(&self) -> bool {
+        let is_ours = self.is_ours();
+        if is_ours && self.owes_reply {
+            self.stream.discard_reply(GOODBYE);
+        }
+        is_ours
     }
 
     /// The bytes that were received and not consumed.
