@@ -97,7 +97,7 @@ impl Target {
         }
         let text =
             format!("{} did not answer a moment ago, so it was not asked again.", self.server());
-        Err(Failure { error: Error::new(ErrorKind::Unreachable, text), sent: false })
+        Err(Failure::unsent(Error::new(ErrorKind::Unreachable, text)))
     }
 
     /// Sends operations to the item's server.

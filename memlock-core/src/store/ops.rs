@@ -286,7 +286,6 @@ pub struct Failure {
 
 impl Failure {
     /// The failure of something that came before the batch was sent, and changed no lock.
-    #[cfg(any(feature = "mysql", feature = "postgresql"))]
     pub(crate) fn unsent(error: Error) -> Failure {
         let sent = false;
         Failure { error: Failure { error, sent }.of_read(), sent }

@@ -55,7 +55,7 @@ impl Tool {
         let asked = handshake::ask(&mut self.wire, &self.settings, statements);
         // These statements change nothing.
         asked.map_err(|error| {
-            let error = Failure { error, sent: false }.of_read();
+            let error = Failure::unsent(error).error;
             error.during(format_args!("{}", self.title))
         })
     }

@@ -222,7 +222,7 @@ impl Connection {
     fn create_table(&mut self) -> Result<()> {
         let created = handshake::create_table(&mut self.wire, &self.settings);
         // A table is no lock.
-        created.map_err(|error| Failure { error, sent: false }.of_read())
+        created.map_err(|error| Failure::unsent(error).error)
     }
 
     fn pause(&self, tries: u32, left: Duration) {

@@ -53,7 +53,7 @@ impl Tool {
         let asked = self.try_to_ask(questions);
         // These requests change nothing.
         asked.map_err(|error| {
-            let error = Failure { error, sent: false }.of_read();
+            let error = Failure::unsent(error).error;
             error.during(format_args!("{}", self.title))
         })
     }

@@ -44,7 +44,7 @@ impl Evictions {
         if !is_old && keep_all(connection, ops).is_ok() {
             return Ok(None);
         }
-        connection.read_retention().map_err(|error| Failure { error, sent: false }.of_read())?;
+        connection.read_retention().map_err(|error| Failure::unsent(error).error)?;
         Ok(keep_all(connection, ops).err())
     }
 }

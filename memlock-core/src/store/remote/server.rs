@@ -194,7 +194,7 @@ impl<P: Protocol> Server<P> {
     ) -> Result<(P::Connection, Before<Life<P>>)> {
         // Connecting changes no lock, so a failure is never worse than "unreachable".
         let dialled = protocol.dial(address, &self.clock);
-        let mut connection = dialled.map_err(|error| Failure { error, sent: false }.of_read())?;
+        let mut connection = dialled.map_err(|error| Failure::unsent(error).error)?;
         let agreed = match protocol.config() {
             Some(key) => {
                 let evictions = protocol.evictions();

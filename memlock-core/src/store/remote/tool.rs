@@ -37,7 +37,7 @@ impl<'a, P: Protocol> Tool<'a, P> {
 
 fn dial<P: Protocol>(protocol: &P, address: &Address) -> Result<Box<dyn Admin>> {
     // A login changes nothing.
-    protocol.admin(address).map_err(|error| Failure { error, sent: false }.of_read())
+    protocol.admin(address).map_err(|error| Failure::unsent(error).error)
 }
 
 impl<P: Protocol> Admin for Tool<'_, P> {

@@ -85,10 +85,10 @@ impl<P: Protocol> Server<P> {
                 let began = used.began;
                 self.note_contact(protocol, &mut used);
                 self.give_back(used);
-                return Err(self.failure(Failure { error, sent: false }, began, false));
+                return Err(self.failure(Failure::unsent(error), began, false));
             }
             Err(error) => {
-                return Err(self.failed(protocol, used, Failure { error, sent: false }));
+                return Err(self.failed(protocol, used, Failure::unsent(error)));
             }
         }
         let admitted = Admitted::of(request.ops, life, recovers);
@@ -131,7 +131,7 @@ impl<P: Protocol> Server<P> {
         let brief = (limit == TimeLimit::Brief).then(|| self.address.briefly());
         let (connection, before) = self
             .dial(protocol, brief.as_ref().unwrap_or(&self.address))
-            .map_err(|error| self.failure(Failure { error, sent: false }, began, true))?;
+            .map_err(|error| self.failure(Failure::unsent(error), began, true))?;
         let is_new_life = before.life.is_some_and(|before| before != connection.life());
         if before.moved_from.is_some() || (self.guard.is_some() && is_new_life) {
             // Connections to another life grant nothing any more, and a server that the name has
