@@ -73,8 +73,8 @@ pub(in crate::store) trait Connection: fmt::Debug + Send {
     /// Sends a batch. After a failure the connection must be dropped.
     fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<Self::Sent, Failure>;
 
-    /// Receives the replies to the batch that was sent, and runs again what the server could not
-    /// carry out at once. After a failure the connection must be dropped, unless it
+    /// Receives the replies to the batch that was sent, and carries out the rest of it, which did not
+    /// fit into the request or was refused for the moment. After a failure the connection must be dropped, unless it
     /// [`was_refused`](Connection::was_refused).
     fn receive(&mut self, ops: &[Op<'_>], sent: Self::Sent) -> Replies;
 

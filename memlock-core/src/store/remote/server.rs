@@ -6,8 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use exchange::Used;
-
 use super::agreement::agree;
 use super::dial::unreachable;
 use super::hosts::Named;
@@ -220,11 +218,7 @@ impl<P: Protocol> Server<P> {
         Ok((connection, Before { life, moved_from }))
     }
 
-    /// Logs a new connection. This comes after the request, because a logger may take long, and a
-    /// request that renews a lease may not have the time.
-    fn note_contact(&self, protocol: &P, used: &mut Used<P>) {
-        let Some(before) = used.dialled.take() else { return };
-        let connection = &used.connection;
+    fn note_contact(&self, protocol: &P, before: &Before<Life<P>>, connection: &P::Connection) {
         if let Some(from) = before.moved_from {
             let to = connection.ends().1.unwrap_or(from);
             log::warn!("{} has moved from {from} to {to}.", self.title());
@@ -313,7 +307,7 @@ impl<P: Protocol> Server<P> {
     }
 
     /// Keeps the connection for another batch.
-    fn keep(&self, Used { connection, epoch, .. }: Used<P>) {
+    fn keep(&self, connection: Box<P::Connection>, epoch: Option<u64>) {
         let mut idle = self.idle();
         if connection.is_quiet()
             && !idle.keeps_none
@@ -324,8 +318,8 @@ impl<P: Protocol> Server<P> {
         }
     }
 
-    fn give_back(&self, used: Used<P>) {
-        self.keep(used);
+    fn give_back(&self, connection: Box<P::Connection>, epoch: Option<u64>) {
+        self.keep(connection, epoch);
         let mut idle = self.idle();
         let was_down = std::mem::take(&mut idle.is_down);
         (idle.silent_since, idle.was_refused) = (None, false);

@@ -6,12 +6,12 @@ use crate::store::remote::protocol::{Connection, Protocol};
 use crate::store::{Admitted, Failure, Pending, Replies, Request, TimeLimit};
 
 /// A connection in use.
-pub(super) struct Used<P: Protocol> {
-    pub(super) connection: Box<P::Connection>,
+struct Used<P: Protocol> {
+    connection: Box<P::Connection>,
     /// The epoch of the idle connections when it was taken; `None`: it is not kept.
-    pub(super) epoch: Option<u64>,
+    epoch: Option<u64>,
     /// The server before the dial, if the connection is new and that was not noted yet.
-    pub(super) dialled: Option<Before<Life<P>>>,
+    dialled: Option<Before<Life<P>>>,
     /// When the use began.
     began: Moment,
 }
@@ -83,8 +83,8 @@ impl<P: Protocol> Server<P> {
             Ok(Some(error)) => {
                 // The server has just been asked for its settings, and has answered.
                 let began = used.began;
-                self.note_contact(protocol, &mut used);
-                self.give_back(used);
+                self.note_dial(protocol, &mut used);
+                self.give_back(used.connection, used.epoch);
                 return Err(self.failure(Failure::unsent(error), began, false));
             }
             Err(error) => {
@@ -107,8 +107,8 @@ impl<P: Protocol> Server<P> {
         };
         match replies {
             Ok(replies) => {
-                self.note_contact(protocol, &mut used);
-                self.give_back(used);
+                self.note_dial(protocol, &mut used);
+                self.give_back(used.connection, used.epoch);
                 Ok(admitted.complete(replies))
             }
             Err(failure) => Err(self.failed(protocol, used, failure)),
@@ -143,12 +143,20 @@ impl<P: Protocol> Server<P> {
         Ok(Used { connection: Box::new(connection), epoch, dialled: Some(before), began })
     }
 
+    /// Logs a new connection. This comes after the request, because a logger may take long, and a
+    /// request that renews a lease may not have the time.
+    fn note_dial(&self, protocol: &P, used: &mut Used<P>) {
+        if let Some(before) = used.dialled.take() {
+            self.note_contact(protocol, &before, &used.connection);
+        }
+    }
+
     /// The failure of a batch after it has `used` a connection.
     fn failed(&self, protocol: &P, mut used: Used<P>, failure: Failure) -> Failure {
         let began = used.began;
-        self.note_contact(protocol, &mut used);
+        self.note_dial(protocol, &mut used);
         if used.connection.was_refused() {
-            self.keep(used);
+            self.keep(used.connection, used.epoch);
             let is_again = std::mem::replace(&mut self.idle().was_refused, true);
             return self.failure(failure, began, is_again);
         }
