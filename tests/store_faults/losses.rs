@@ -32,7 +32,7 @@ pub(crate) fn any_burst_may_be_lost(bench: &Bench) {
 /// The client must soon give up the burst that is lost, and none of the others: a round that took so
 /// long that it may have given up another one is done again, by a client that waits for longer.
 fn lose_one(bench: &Bench, witness: &Client, number: usize, fate: Fate) -> usize {
-    let given_up = if matches!(fate, Fate::LoseRequest | Fate::LoseReply) { 1 } else { 0 };
+    let is_given_up = matches!(fate, Fate::LoseRequest | Fate::LoseReply);
     let mut timeout = QUICK;
     loop {
         let relay = Relay::start(bench.server().process().address());
@@ -43,7 +43,9 @@ fn lose_one(bench: &Bench, witness: &Client, number: usize, fate: Fate) -> usize
         let context = format!("burst {number}, {fate:?}");
         let began = Instant::now();
         let outcome = one_round(&client, witness, &name, &context);
-        let was_slow = began.elapsed() >= timeout * (given_up + 1);
+        // Once it was given up, the server is asked once more, for a quarter of the time.
+        let patience = if is_given_up { timeout + timeout / 4 } else { timeout };
+        let was_slow = began.elapsed() >= patience;
         if was_slow && timeout < PATIENCE / 2 {
             timeout *= 8;
             continue;
