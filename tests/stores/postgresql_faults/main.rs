@@ -9,11 +9,13 @@
 //! | `sessions` | more waiters than the server has sessions |
 //! | `poolers` | PgBouncer in between |
 //! | `shadows` | others create functions and operators with the names of built-in ones |
+//! | `batches` | a part of a batch is refused |
 //! | `sweeps` | rows of items that ended are deleted |
 //! | `disks` | a full disk |
 //! | `encryption` | TLS |
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod batches;
 mod copies;
 mod crashes;
 mod disks;

@@ -115,8 +115,10 @@ fn many_clients_share_two_sessions() {
                     assert_eq!(lock.unlock().unwrap(), Release::Released);
                     let mut lock = own.try_lock().unwrap().unwrap();
                     assert_eq!(lock.unlock().unwrap(), Release::Released);
-                    let key = format!("{number} {round}");
-                    assert!(matches!(list.insert(key).unwrap(), Some(Insertion::First(_))));
+                    let keys: Vec<_> =
+                        (0..20).map(|key| format!("{number} {round} {key}")).collect();
+                    let inserted = list.insert_many(&keys).unwrap().unwrap();
+                    assert!(inserted.iter().all(|one| matches!(one, Insertion::First(_))));
                 }
             });
         }

@@ -1,4 +1,4 @@
-//! One connection: a batch to calls of functions, and their replies back.
+//! One connection: a batch to calls of a function in one packet, and their replies back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,20 +16,20 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::store::remote::{self, Address, EXAMINED, Patience, Reading, Socket, SweepCounter};
 use crate::store::{Epoch, Failure, Op, Replies, Reply};
 
-/// A call has no more operations than this, and no more bytes of values, about: the server builds
-/// the reply to a call in memory.
+/// A packet has no more operations than this, and no more bytes of values, about: its replies come in
+/// time.
 const MOST_OPS: usize = 256;
 const MOST_BYTES: usize = 8 * 1024 * 1024;
 /// How often a transaction that fell victim to others is tried again.
 const TRIES: usize = 20;
 
-/// After so long, a call looks whether it is still in the life in which the connection was opened: an
-/// older copy may have been restored, which closes no connection. Behind a pooler, each call does.
+/// After so long, a packet looks whether it is still in the life in which the connection was opened: an
+/// older copy may have been restored, which closes no connection. Behind a pooler, each one does.
 const UNCOMPARED: Duration = Duration::from_secs(1);
 
-/// The name of a prepared statement. Behind a pooler there is none: a pooler passes the requests of
+/// The name of the prepared statement. Behind a pooler there is none: a pooler passes the requests of
 /// several clients to one session.
-const NAMES: [&str; 2] = ["memlock_apply_1", "memlock_run_1"];
+const NAME: &str = "memlock_apply_1";
 
 /// An open connection to a suitable server.
 #[derive(Debug)]
@@ -37,12 +37,12 @@ pub(in crate::store) struct Connection {
     wire: Wire,
     settings: Arc<Settings>,
     introduction: Introduction,
-    /// When a call was sent that has last looked for another life.
+    /// When the packet was sent that has last looked for another life.
     compared: Moment,
     /// For how many milliseconds a row may be locked by others.
     row_patience: i32,
-    /// Which of [`NAMES`] are prepared.
-    prepared: [bool; 2],
+    /// Whether [`NAME`] is prepared.
+    is_prepared: bool,
     sweeps: SweepCounter,
     /// Whether the server waits for a request, apart from a sweep.
     is_ready: bool,
@@ -50,21 +50,14 @@ pub(in crate::store) struct Connection {
     was_refused: bool,
 }
 
-/// A call that was sent.
+/// A packet that was sent.
 #[derive(Debug)]
-pub(in crate::store) struct Call {
+pub(in crate::store) struct Packet {
     /// How many operations it has.
     count: usize,
     sent: Moment,
     /// Whether it looks for another life.
     compares: bool,
-}
-
-/// Why a call was not carried out.
-enum Stop {
-    /// By the server, in words: nothing of it was kept.
-    Refused(Complaint),
-    Failed(Failure),
 }
 
 impl Connection {
@@ -87,7 +80,7 @@ impl Connection {
             compared: introduction.time.sent,
             introduction,
             row_patience,
-            prepared: [false; 2],
+            is_prepared: false,
             sweeps,
             is_ready: true,
             was_refused: false,
@@ -100,11 +93,11 @@ impl Connection {
         ops.iter().filter(|op| op.is_of(epoch)).map(Request::of).collect()
     }
 
-    /// Sends as many of these requests as one call has. `None` if there are none.
-    fn send_call(
+    /// Sends as many of these requests as one packet has. `None` if there are none.
+    fn send_packet(
         &mut self,
         requests: &[Request<'_>],
-    ) -> std::result::Result<Option<Call>, Failure> {
+    ) -> std::result::Result<Option<Packet>, Failure> {
         let mut bytes = 0;
         let fits = |request: &&Request<'_>| {
             bytes += request.size();
@@ -115,59 +108,179 @@ impl Connection {
         let sent = self.wire.socket.clock().now();
         let compares = sent.since(self.compared) >= UNCOMPARED;
         self.send_requests(part, compares)?;
-        Ok(Some(Call { count, sent, compares }))
+        Ok(Some(Packet { count, sent, compares }))
     }
 
-    /// Receives the answers to a call that was sent, and to further calls for the rest.
-    fn receive_calls(
+    fn receive_batch(&mut self, ops: &[Op<'_>], packet: Option<Packet>) -> Replies {
+        let epoch = self.introduction.life.epoch();
+        let requests = self.requests(ops);
+        let mut progress = Progress::default();
+        let ran = self.receive_packets(&requests, packet, &mut progress);
+        let synced = if progress.is_unsynced && self.is_ready { self.sync() } else { Ok(()) };
+        let Progress { answers, has_changed, .. } = progress;
+        ran.and(synced).map_err(|failure| kept(failure, has_changed))?;
+        self.sweeps.add(requests.iter().filter(|request| request.changes()).count());
+        let mut answers = answers.into_iter();
+        let mut reply = |op: &Op<'_>| {
+            if !op.is_of(epoch) {
+                return Ok(Reply::VersionMismatch);
+            }
+            let unread = || Failure { error: nonsense(), sent: true };
+            request::decode(op, answers.next().ok_or_else(unread)?, epoch)
+        };
+        let replies: std::result::Result<Vec<_>, Failure> = ops.iter().map(&mut reply).collect();
+        replies.map_err(|failure| kept(failure, has_changed))
+    }
+
+    /// Receives the answers to a packet that was sent, and to further packets for the rest.
+    fn receive_packets(
         &mut self,
         requests: &[Request<'_>],
-        mut call: Option<Call>,
-    ) -> std::result::Result<Vec<Answer>, Failure> {
-        let changes = requests.iter().any(Request::changes);
-        let mut answers = Vec::with_capacity(requests.len());
-        while let Some(sent) = call {
-            let earlier = answers.len();
-            // What earlier calls have changed stays changed.
-            let kept = |failure: Failure| Failure {
-                sent: failure.sent || (earlier > 0 && changes),
-                ..failure
-            };
-            let part = &requests[earlier..earlier + sent.count];
-            answers.extend(self.receive_call(part, &sent).map_err(kept)?);
-            call = self.send_call(&requests[answers.len()..]).map_err(kept)?;
+        mut packet: Option<Packet>,
+        progress: &mut Progress,
+    ) -> std::result::Result<(), Failure> {
+        while let Some(sent) = packet {
+            let end = progress.answers.len() + sent.count;
+            self.receive_packet(&requests[..end], &sent, progress)?;
+            packet = self.send_packet(&requests[end..])?;
         }
-        Ok(answers)
+        Ok(())
     }
 
-    fn receive_batch(&mut self, ops: &[Op<'_>], call: Option<Call>) -> Replies {
-        let epoch = self.introduction.life.epoch();
-        let changes = ops.iter().filter(|op| op.changes() && op.is_of(epoch)).count();
-        let answers = self.receive_calls(&self.requests(ops), call)?;
-        let mut answers = answers.into_iter();
-        let mut replies = Vec::with_capacity(ops.len());
-        for op in ops {
-            if !op.is_of(epoch) {
-                replies.push(Reply::VersionMismatch);
-                continue;
+    /// Receives the answers to the last of these requests. What the server refused for the moment is
+    /// sent again with all that is behind it, unless something behind it was carried out.
+    fn receive_packet(
+        &mut self,
+        requests: &[Request<'_>],
+        packet: &Packet,
+        progress: &mut Progress,
+    ) -> std::result::Result<(), Failure> {
+        for tries in 1.. {
+            let rest = &requests[progress.answers.len()..];
+            let Some(refused) = self.receive_answers(rest, progress)? else { break };
+            let Refused { said, is_passed_by } = refused;
+            let is_direct = self.introduction.is_direct;
+            let is_elsewhere = is_direct && errors::is_of_another_session(&said.code);
+            if is_elsewhere {
+                (self.introduction.is_direct, self.is_prepared) = (false, false);
             }
-            let answer =
-                answers.next().ok_or_else(|| Failure { error: nonsense(), sent: changes > 0 })?;
-            if answer.code == ANOTHER_LIFE {
-                let text = "The server has lost its locks meanwhile, in a crash or a failover, or an older copy was \
-                            restored.";
-                let error = Error::new(ErrorKind::Unreachable, text);
-                return Err(Failure { error, sent: changes > 0 && !replies.is_empty() });
+            let is_victim = errors::is_victim(&said.code) && tries < TRIES;
+            if is_passed_by || !(is_elsewhere || is_victim) {
+                self.was_refused = errors::is_of_the_request(&said.code);
+                let error = errors::of(&said, &self.settings.schema, &self.settings.user);
+                return Err(Failure { error, sent: false });
             }
-            let reply = request::decode(op, answer, epoch).map_err(|failure| Failure {
-                // If this one was not carried out, others may have been.
-                sent: failure.sent || changes > usize::from(op.changes()),
-                ..failure
-            });
-            replies.push(reply?);
+            self.send_requests(&requests[progress.answers.len()..], packet.compares)?;
         }
-        self.sweeps.add(changes);
-        Ok(replies)
+        if packet.compares {
+            self.compared = packet.sent;
+        }
+        Ok(())
+    }
+
+    /// Receives the answers to these requests, up to the first one that the server refused, which is
+    /// returned. What is behind it is received, too.
+    fn receive_answers(
+        &mut self,
+        requests: &[Request<'_>],
+        progress: &mut Progress,
+    ) -> std::result::Result<Option<Refused>, Failure> {
+        let mut patience = Patience::default();
+        let mut refused: Option<Refused> = None;
+        let last_change = requests.iter().rposition(Request::changes);
+        for place in 0..requests.len() {
+            match (self.receive_answer(&mut patience)?, &mut refused) {
+                (Err(said), None) => refused = Some(Refused { said, is_passed_by: false }),
+                (Err(_), Some(_)) => {}
+                (Ok(answer), _) if answer.code == ANOTHER_LIFE => {
+                    self.is_ready = false;
+                    return Err(another_life());
+                }
+                (Ok(answer), refused) => {
+                    let changed = answer.changed();
+                    progress.has_changed |= changed;
+                    if changed && self.settings.schema.is_durable {
+                        // The commit of the last change waits for the disk, and with it for those before.
+                        progress.is_unsynced = Some(place) != last_change;
+                    }
+                    match refused {
+                        None => progress.answers.push(answer),
+                        Some(refused) => refused.is_passed_by |= changed,
+                    }
+                }
+            }
+        }
+        Ok(refused)
+    }
+
+    /// Receives one answer; or what the server says that has refused the request, and kept nothing of it.
+    fn receive_answer(
+        &mut self,
+        patience: &mut Patience,
+    ) -> std::result::Result<std::result::Result<Answer, Complaint>, Failure> {
+        let unread = |error| Failure { error, sent: true };
+        self.is_ready = false;
+        let (mut answer, mut refused) = (None, None);
+        loop {
+            let frame = self.wire.next(patience).map_err(unread)?;
+            let body = self.wire.body(frame);
+            match frame.tag {
+                b'D' => {
+                    let record = columns(body).as_deref().and_then(request::record);
+                    answer = Some(record.ok_or_else(|| unread(nonsense()))?);
+                }
+                b'E' => {
+                    let said = Complaint::parse(body, self.wire.secret.as_ref());
+                    if said.is_fatal {
+                        return Err(self.ended(&said));
+                    }
+                    refused = Some(said);
+                }
+                b'Z' => {
+                    let is_idle = body == b"I";
+                    self.wire.done(frame);
+                    if !is_idle {
+                        return Err(unread(nonsense()));
+                    }
+                    self.is_ready = true;
+                    return match (refused, answer) {
+                        (Some(said), _) => Ok(Err(said)),
+                        (None, Some(answer)) => Ok(Ok(answer)),
+                        (None, None) => Err(unread(nonsense())),
+                    };
+                }
+                // Parsed.
+                b'1' => self.is_prepared = self.introduction.is_direct,
+                // Bound, completed.
+                b'2' | b'C' => {}
+                _ => return Err(unread(nonsense())),
+            }
+            self.wire.done(frame);
+        }
+    }
+
+    /// The server ends the session: it may have carried the request out before.
+    fn ended(&self, said: &Complaint) -> Failure {
+        let error = errors::of(said, &self.settings.schema, &self.settings.user);
+        if errors::is_not_passed_on(said) {
+            return Failure { error, sent: false };
+        }
+        Failure { error: Error::new(ErrorKind::Unknown, error.to_string()), sent: true }
+    }
+
+    /// Waits until the disk has what was changed.
+    fn sync(&mut self) -> std::result::Result<(), Failure> {
+        let commits =
+            if self.introduction.is_direct { "" } else { "SET LOCAL synchronous_commit = on;" };
+        let schema = self.settings.schema.quoted();
+        self.is_ready = false;
+        let synced =
+            self.wire.query(&format!("{commits}UPDATE {schema}.life SET swept = swept"))?;
+        self.is_ready = synced.is_ok();
+        synced.map(drop).map_err(|said| {
+            let error = errors::of(&said, &self.settings.schema, &self.settings.user);
+            Failure { error, sent: true }
+        })
     }
 
     /// Sends a sweep if one is due. If that fails, the connection is not ready for another request,
@@ -185,165 +298,96 @@ impl Connection {
         if !self.wire.socket.owes_reply() {
             return Ok(());
         }
-        self.is_ready = false;
-        let ended = match self.receive_answers(true) {
-            Ok(_) => self.wire.socket.end_deferral(),
-            Err(Stop::Refused(said)) => {
-                log::debug!("Rows that have ended could not be deleted: {}", said.text.shown());
-                self.wire.socket.end_deferral()
-            }
-            Err(Stop::Failed(failure)) => Err(failure.error),
-        };
-        ended.map_err(Failure::unsent)
-    }
-
-    /// Receives the answers to a call, and repeats it if it fell victim to others.
-    fn receive_call(
-        &mut self,
-        requests: &[Request<'_>],
-        call: &Call,
-    ) -> std::result::Result<Vec<Answer>, Failure> {
-        for tries in 1.. {
-            let said = match self.receive_answers(requests.len() == 1) {
-                Ok(answers) => {
-                    if call.compares {
-                        self.compared = call.sent;
-                    }
-                    return Ok(answers);
-                }
-                Err(Stop::Failed(failure)) => return Err(failure),
-                Err(Stop::Refused(said)) => said,
-            };
-            if errors::is_of_another_session(&said.code) && self.introduction.is_direct {
-                (self.introduction.is_direct, self.prepared) = (false, [false; 2]);
-                self.send_requests(requests, call.compares)?;
-                continue;
-            }
-            // The transactions of a batch before the one that failed were kept.
-            let changes = requests.iter().filter(|request| request.changes()).count();
-            let is_last = requests.last().is_some_and(Request::changes);
-            let nothing_kept = changes == usize::from(is_last)
-                || (changes == 1 && errors::is_of_a_change(&said.code));
-            if nothing_kept && errors::is_victim(&said.code) && tries < TRIES {
-                self.send_requests(requests, call.compares)?;
-                continue;
-            }
-            self.was_refused = errors::is_of_the_request(&said.code);
-            let error = errors::of(&said, &self.settings.schema, &self.settings.user);
-            let error = match error.kind() {
-                ErrorKind::Unreachable if !nothing_kept => {
-                    Error::new(ErrorKind::Unknown, error.to_string())
-                }
-                _ => error,
-            };
-            return Err(Failure { error, sent: !nothing_kept });
+        if let Err(said) = self.receive_answer(&mut Patience::default()).map_err(unsent)? {
+            log::debug!("Rows that have ended could not be deleted: {}", said.text.shown());
         }
-        Err(Failure { error: nonsense(), sent: true })
+        self.wire.socket.end_deferral().map_err(Failure::unsent)
     }
 
+    /// Sends requests in one packet. Each is a transaction of its own.
     fn send_requests(
         &mut self,
         requests: &[Request<'_>],
         compares: bool,
     ) -> std::result::Result<(), Failure> {
-        self.write(requests, compares).map_err(|error| Failure { error, sent: false })?;
+        let last_change = requests.iter().rposition(Request::changes);
+        for (place, request) in requests.iter().enumerate() {
+            let is_synced = !request.changes() || Some(place) == last_change;
+            let is_first = place == 0;
+            self.write(request, is_first, is_synced, compares).map_err(Failure::unsent)?;
+        }
         self.is_ready = false;
         self.wire.send()
     }
 
-    /// `is_alone`: whether one operation was sent.
-    fn receive_answers(&mut self, is_alone: bool) -> std::result::Result<Vec<Answer>, Stop> {
-        let unread = |error| Stop::Failed(Failure { error, sent: true });
-        let mut patience = Patience::default();
-        let mut answers = None;
-        let mut refused = None;
-        loop {
-            let frame = self.wire.next(&mut patience).map_err(unread)?;
-            let body = self.wire.body(frame);
-            match frame.tag {
-                b'D' => {
-                    let columns = columns(body).ok_or_else(|| unread(nonsense()))?;
-                    let parsed = if is_alone {
-                        request::record(&columns).map(|answer| vec![answer])
-                    } else {
-                        request::arrays(&columns)
-                    };
-                    answers = Some(parsed.ok_or_else(|| unread(nonsense()))?);
-                }
-                b'E' => {
-                    let said = Complaint::parse(body, self.wire.secret.as_ref());
-                    if said.is_fatal {
-                        return Err(self.ended(&said));
-                    }
-                    refused = Some(said);
-                }
-                b'Z' => {
-                    let is_idle = body == b"I";
-                    self.wire.done(frame);
-                    if !is_idle {
-                        return Err(unread(nonsense()));
-                    }
-                    self.is_ready = true;
-                    return match (refused, answers) {
-                        (Some(said), _) => Err(Stop::Refused(said)),
-                        (None, Some(answers)) => {
-                            let kind = usize::from(!is_alone);
-                            self.prepared = match (self.introduction.is_direct, kind) {
-                                (false, _) => [false; 2],
-                                (true, 0) => [true, self.prepared[1]],
-                                (true, _) => [self.prepared[0], true],
-                            };
-                            Ok(answers)
-                        }
-                        (None, None) => Err(unread(nonsense())),
-                    };
-                }
-                // Parsed, bound, completed.
-                b'1' | b'2' | b'C' => {}
-                _ => return Err(unread(nonsense())),
-            }
-            self.wire.done(frame);
-        }
-    }
-
-    /// The server ends the session: it may have carried the call out before.
-    fn ended(&self, said: &Complaint) -> Stop {
-        let error = errors::of(said, &self.settings.schema, &self.settings.user);
-        if errors::is_not_passed_on(said) {
-            return Stop::Failed(Failure { error, sent: false });
-        }
-        let error = Error::new(ErrorKind::Unknown, error.to_string());
-        Stop::Failed(Failure { error, sent: true })
-    }
-
-    fn write(&mut self, requests: &[Request<'_>], compares: bool) -> Result<()> {
-        let kind = usize::from(requests.len() != 1);
+    /// `is_synced`: whether its commit waits for the disk, if the schema is durable.
+    fn write(
+        &mut self,
+        request: &Request<'_>,
+        is_first: bool,
+        is_synced: bool,
+        compares: bool,
+    ) -> Result<()> {
         let schema = &self.settings.schema;
-        let (name, is_prepared) = if self.introduction.is_direct {
-            (NAMES[kind], self.prepared[kind])
-        } else {
-            ("", false)
-        };
-        if !is_prepared {
-            let quoted = schema.quoted();
-            let (text, types) =
-                if kind == 0 { request::apply(&quoted) } else { request::run(&quoted) };
+        let is_direct = self.introduction.is_direct;
+        let name = if is_direct { NAME } else { "" };
+        // Behind a pooler, each transaction may be in another session.
+        if !is_direct || (is_first && !self.is_prepared) {
+            let (text, types) = request::apply(&schema.quoted());
             frontend::parse(name, &text, types, &mut self.wire.out).map_err(|_| unwritable())?;
         }
-        let life = self.introduction.life.0;
-        let terms = if self.introduction.is_direct {
-            Terms { life: compares.then_some(life), ..Terms::default() }
-        } else {
-            Terms {
-                patience: Some(self.row_patience),
-                commits: Some(if schema.is_durable { "on" } else { "off" }),
-                life: Some(life),
-            }
+        let commits = match (schema.is_durable && is_synced, is_direct) {
+            (true, true) => None,
+            (true, false) => Some("on"),
+            (false, true) if !schema.is_durable => None,
+            (false, _) => Some("off"),
         };
-        request::bind(name, requests, &terms, &mut self.wire.out)?;
+        let life = self.introduction.life.0;
+        let terms = Terms {
+            patience: (!is_direct).then_some(self.row_patience),
+            commits,
+            life: (compares || !is_direct).then_some(life),
+        };
+        request::bind(name, request, &terms, &mut self.wire.out)?;
         frontend::sync(&mut self.wire.out);
         Ok(())
     }
+}
+
+/// What is known of a batch so far.
+#[derive(Debug, Default)]
+struct Progress {
+    answers: Vec<Answer>,
+    /// Whether an operation has changed something.
+    has_changed: bool,
+    /// Whether the disk may not have that yet, and has to.
+    is_unsynced: bool,
+}
+
+/// The first request of a packet that the server refused.
+struct Refused {
+    said: Complaint,
+    /// Whether something behind it was changed.
+    is_passed_by: bool,
+}
+
+/// A failure of a batch that may have changed something before.
+fn kept(failure: Failure, has_changed: bool) -> Failure {
+    let sent = failure.sent || has_changed;
+    let error = match failure.error.kind() {
+        ErrorKind::Unreachable if sent => Error::new(ErrorKind::Unknown, failure.error.to_string()),
+        _ => failure.error,
+    };
+    Failure { error, sent }
+}
+
+fn unsent(failure: Failure) -> Failure {
+    Failure::unsent(failure.error)
+}
+
+fn another_life() -> Failure {
+    let text = "The server has lost its locks meanwhile, in a crash or a failover, or an older copy was restored.";
+    Failure::unsent(Error::new(ErrorKind::Unreachable, text))
 }
 
 /// Says goodbye to a server that waits for a request: it, or a pooler, might log that a client
@@ -364,16 +408,16 @@ impl remote::Connection for Connection {
     type Time = Reading;
 
     /// `None` if all operations are of another life.
-    type Sent = Option<Call>;
+    type Sent = Option<Packet>;
 
-    fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<Option<Call>, Failure> {
+    fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<Option<Packet>, Failure> {
         self.was_refused = false;
         self.end_sweep()?;
-        self.send_call(&self.requests(ops))
+        self.send_packet(&self.requests(ops))
     }
 
-    fn receive(&mut self, ops: &[Op<'_>], call: Option<Call>) -> Replies {
-        let replies = self.receive_batch(ops, call)?;
+    fn receive(&mut self, ops: &[Op<'_>], packet: Option<Packet>) -> Replies {
+        let replies = self.receive_batch(ops, packet)?;
         self.sweep();
         Ok(replies)
     }

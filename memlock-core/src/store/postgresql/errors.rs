@@ -35,12 +35,6 @@ pub(super) fn is_of_the_request(code: &str) -> bool {
     matches!(code, "40001" | "40P01" | "55P03" | "57014")
 }
 
-/// Whether only an operation that changes something can fail so. One that reads may wait for a lock,
-/// too: that of the table.
-pub(super) fn is_of_a_change(code: &str) -> bool {
-    matches!(code, "25006" | "40001" | "53100")
-}
-
 /// Whether a named statement is not this session's: a pooler has passed the requests to several.
 pub(super) fn is_of_another_session(code: &str) -> bool {
     matches!(code, "26000" | "42P05")

@@ -1,8 +1,8 @@
 //! The PostgreSQL store: a table of one or several servers, over memlock's own sockets.
 //!
-//! Items are rows. A call of a function carries out one operation, and a call of a procedure several;
-//! each is one statement in autocommit, so that a pooler may pass it to any session, and no
-//! transaction is left open by a client that dies. Numbers of versions and fences are drawn from a
+//! Items are rows. A call of a function carries out one operation, in one statement in autocommit, so
+//! that a pooler may pass it to any session, and no transaction is left open by a client that dies. A
+//! batch is several calls in one packet. Numbers of versions and fences are drawn from a
 //! sequence while the row is locked.
 //!
 //! | file | contents |
@@ -17,7 +17,7 @@
 //! | `introduction` | what a server must be, and the settings of a session |
 //! | `schema`, `tables.sql`, `functions.sql` | the tables and functions |
 //! | `request` | operations to parameters of the functions, and their replies back |
-//! | `connection` | one connection: a batch to calls |
+//! | `connection` | one connection: a batch to a packet of calls |
 //! | `errors` | errors that the server reports, and what to do |
 //! | `admin`, `health` | the requests of tools |
 //! | `standbys` | what is known of the clocks of a server's standbys |

@@ -6,7 +6,6 @@ use std::time::Duration;
 use bytes::{BufMut, BytesMut};
 use postgres_protocol::IsNull;
 use postgres_protocol::message::frontend;
-use postgres_protocol::types::{ArrayDimension, array_to_sql};
 
 use super::promises;
 use super::wire::{nullable, unwritable};
@@ -27,13 +26,13 @@ const SWEEP: i32 = 8;
 /// The code of a reply when the life of the items is another one.
 pub(super) const ANOTHER_LIFE: i32 = 10;
 
-/// The types of parameters, and of arrays of them.
-const INTEGER: (u32, u32) = (23, 1007);
-pub(super) const TEXT: (u32, u32) = (25, 1009);
-pub(super) const BYTEA: (u32, u32) = (17, 1001);
-pub(super) const BIGINT: (u32, u32) = (20, 1016);
-const INTERVAL: (u32, u32) = (1186, 1187);
-pub(super) const TIMESTAMPTZ: (u32, u32) = (1184, 1185);
+/// The types of parameters.
+const INTEGER: u32 = 23;
+pub(super) const TEXT: u32 = 25;
+pub(super) const BYTEA: u32 = 17;
+pub(super) const BIGINT: u32 = 20;
+const INTERVAL: u32 = 1186;
+pub(super) const TIMESTAMPTZ: u32 = 1184;
 
 /// Microseconds from 1970 to 2000, where PostgreSQL's time begins.
 pub(super) const YEAR_2000: i64 = 946_684_800_000_000;
@@ -70,6 +69,13 @@ pub(super) struct Answer {
     body: Option<Vec<u8>>,
     ends: Option<i64>,
     clock: i64,
+}
+
+impl Answer {
+    /// Whether it says that the operation has changed something.
+    pub(super) fn changed(&self) -> bool {
+        matches!(self.code, 1 | 7 | 8)
+    }
 }
 
 impl<'a> Request<'a> {
@@ -163,25 +169,11 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(micros).unwrap_or(FARTHEST).min(FARTHEST)
 }
 
-/// The types of what a batch returns.
-pub(super) const RETURNED: [u32; 5] = [INTEGER.1, BIGINT.1, BYTEA.1, TIMESTAMPTZ.1, TIMESTAMPTZ.1];
-
 /// The text of the statement for one operation, and its parameters' types.
 pub(super) fn apply(schema: &str) -> (String, Vec<u32>) {
     let text = format!("SELECT {schema}.apply_1($1, $2, $3, $4, $5, $6, $7, $8, $9)");
     let types = [INTEGER, TEXT, BYTEA, BIGINT, INTERVAL, TIMESTAMPTZ, INTEGER, TEXT, BIGINT];
-    (text, types.iter().map(|(one, _)| *one).collect())
-}
-
-/// The same for a batch.
-pub(super) fn run(schema: &str) -> (String, Vec<u32>) {
-    // With the types, no other procedure of the name can be meant.
-    let text = format!(
-        "CALL {schema}.run_1($1, $2, $3, $4, $5, $6, $7, $8, $9, NULL::integer[], NULL::bigint[], \
-         NULL::pg_catalog.bytea[], NULL::pg_catalog.timestamptz[], NULL::pg_catalog.timestamptz[])"
-    );
-    let types = [INTEGER, TEXT, BYTEA, BIGINT, INTERVAL, TIMESTAMPTZ].map(|(_, array)| array);
-    (text, types.into_iter().chain([INTEGER.0, TEXT.0, BIGINT.0]).collect())
+    (text, types.to_vec())
 }
 
 type Written = std::result::Result<IsNull, Box<dyn std::error::Error + Sync + Send>>;
@@ -196,14 +188,16 @@ fn put(value: Option<&[u8]>, out: &mut BytesMut) -> IsNull {
     }
 }
 
-/// Writes one value of a request, by its place.
-fn put_one(request: &Request<'_>, place: usize, out: &mut BytesMut) -> IsNull {
-    let number = |value: Option<i64>| value.map(i64::to_be_bytes);
+/// Writes one parameter, by its place.
+fn put_parameter(request: &Request<'_>, terms: &Terms, place: usize, out: &mut BytesMut) -> IsNull {
+    let number = |value: Option<i64>, out: &mut BytesMut| {
+        put(value.map(i64::to_be_bytes).as_ref().map(<[u8; 8]>::as_slice), out)
+    };
     match place {
         0 => put(Some(&request.op.to_be_bytes()), out),
         1 => put(Some(request.key.as_bytes()), out),
         2 => put(request.content.as_deref(), out),
-        3 => put(number(request.known).as_ref().map(<[u8; 8]>::as_slice), out),
+        3 => number(request.known, out),
         4 => match request.lease {
             None => IsNull::Yes,
             // Microseconds, days, months.
@@ -213,46 +207,22 @@ fn put_one(request: &Request<'_>, place: usize, out: &mut BytesMut) -> IsNull {
                 IsNull::No
             }
         },
-        _ => put(number(request.until).as_ref().map(<[u8; 8]>::as_slice), out),
-    }
-}
-
-fn put_term(terms: &Terms, place: usize, out: &mut BytesMut) -> IsNull {
-    match place {
+        5 => number(request.until, out),
         6 => put(terms.patience.map(i32::to_be_bytes).as_ref().map(<[u8; 4]>::as_slice), out),
         7 => put(terms.commits.map(str::as_bytes), out),
-        _ => put(terms.life.map(i64::to_be_bytes).as_ref().map(<[u8; 8]>::as_slice), out),
+        _ => number(terms.life, out),
     }
 }
 
-/// Writes the call of a statement.
+/// Writes the call of the statement.
 pub(super) fn bind(
     statement: &str,
-    requests: &[Request<'_>],
+    request: &Request<'_>,
     terms: &Terms,
     out: &mut BytesMut,
 ) -> Result<()> {
     let value = |place: usize, out: &mut BytesMut| -> Written {
-        match (place, requests) {
-            (6.., _) => Ok(put_term(terms, place, out)),
-            (_, [request]) => Ok(put_one(request, place, out)),
-            (_, requests) => {
-                let types = [INTEGER, TEXT, BYTEA, BIGINT, INTERVAL, TIMESTAMPTZ];
-                let element = types.get(place).map_or(0, |(one, _)| *one);
-                let len = i32::try_from(requests.len())?;
-                let each = |request: &Request<'_>, out: &mut BytesMut| -> Written {
-                    Ok(put_one(request, place, out))
-                };
-                array_to_sql(
-                    [ArrayDimension { len, lower_bound: 1 }],
-                    element,
-                    requests,
-                    each,
-                    out,
-                )?;
-                Ok(IsNull::No)
-            }
-        }
+        Ok(put_parameter(request, terms, place, out))
     };
     frontend::bind("", statement, [1], 0..9, value, [1], out).map_err(|_| unwritable())?;
     frontend::execute("", 0, out).map_err(|_| unwritable())
@@ -270,42 +240,6 @@ pub(super) fn record(columns: &[Option<&[u8]>]) -> Option<Answer> {
         nullable(&mut rest)
     };
     answer([next()?, next()?, next()?, next()?, next()?])
-}
-
-/// The answers in the reply to [`run`]: a column of arrays.
-pub(super) fn arrays(columns: &[Option<&[u8]>]) -> Option<Vec<Answer>> {
-    let [Some(codes), Some(numbers), Some(bodies), Some(ends), Some(clocks)] = columns else {
-        return None;
-    };
-    let [codes, numbers, bodies, ends, clocks] =
-        [array(codes)?, array(numbers)?, array(bodies)?, array(ends)?, array(clocks)?];
-    if [&numbers, &bodies, &ends, &clocks].iter().any(|array| array.len() != codes.len()) {
-        return None;
-    }
-    let rest = numbers.iter().zip(&bodies).zip(&ends).zip(&clocks);
-    codes
-        .iter()
-        .zip(rest)
-        .map(|(code, (((number, body), ends), clock))| {
-            answer([*code, *number, *body, *ends, *clock])
-        })
-        .collect()
-}
-
-fn array(bytes: &[u8]) -> Option<Vec<Option<&[u8]>>> {
-    let (head, mut rest) = bytes.split_first_chunk::<20>()?;
-    let number = |place: usize| {
-        let bytes = head.get(place..place + 4).and_then(|bytes| bytes.try_into().ok());
-        bytes.map(i32::from_be_bytes)
-    };
-    if number(0)? != 1 {
-        return None;
-    }
-    let mut elements = Vec::new();
-    for _ in 0..number(12)? {
-        elements.push(nullable(&mut rest)?);
-    }
-    Some(elements)
 }
 
 fn answer([code, number, body, ends, clock]: [Option<&[u8]>; 5]) -> Option<Answer> {
@@ -392,9 +326,7 @@ mod tests {
         #[test]
         fn any_bytes_can_be_read(bytes: Vec<u8>, head in 0_u8..3) {
             let bytes = [&[0, 0, 0, head][..], &bytes].concat();
-            let _ = array(&bytes);
             let _ = record(&[Some(bytes.as_slice())]);
-            let _ = arrays(&[Some(bytes.as_slice()); 5]);
         }
     }
 

@@ -71,13 +71,8 @@ impl Schema {
     /// The functions as rows of names and types of parameters, in a list of SQL.
     pub(super) fn functions(&self) -> String {
         let types = |types: &[u32]| types.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
-        let (apply, run) = (request::apply("").1, request::run("").1);
-        let run = [run, request::RETURNED.to_vec()].concat();
-        format!(
-            "('timeline_1', ''), ('live_1', ''), ('apply_1', '{}'), ('run_1', '{}')",
-            types(&apply),
-            types(&run)
-        )
+        let apply = types(&request::apply("").1);
+        format!("('timeline_1', ''), ('live_1', ''), ('apply_1', '{apply}')")
     }
 
     /// The statements that let a user use it.
