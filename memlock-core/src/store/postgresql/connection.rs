@@ -1,4 +1,6 @@
-//! One connection: a batch to calls of a function in one packet, and their replies back.
+//! One connection: requests to calls of a function in one packet, and their replies back.
+
+mod batch;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,20 +10,13 @@ use postgres_protocol::message::frontend;
 use super::errors;
 use super::introduction::{self, Introduction, Life};
 use super::login::login;
-use super::request::{self, ANOTHER_LIFE, Answer, Request, Terms};
+use super::request::{self, Answer, Request, Terms};
 use super::settings::Settings;
 use super::wire::{Complaint, Wire, columns, nonsense, unwritable};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::store::remote::{self, Address, EXAMINED, Patience, Reading, Socket, SweepCounter};
-use crate::store::{Epoch, Failure, Op, Replies, Reply};
-
-/// A packet has no more operations than this, and no more bytes of values, about: its replies come in
-/// time.
-const MOST_OPS: usize = 256;
-const MOST_BYTES: usize = 8 * 1024 * 1024;
-/// How often a transaction that fell victim to others is tried again.
-const TRIES: usize = 20;
+use crate::store::{Epoch, Failure, Op, Replies};
 
 /// After so long, a packet looks whether it is still in the life in which the connection was opened: an
 /// older copy may have been restored, which closes no connection. Behind a pooler, each one does.
@@ -91,126 +86,6 @@ impl Connection {
     fn requests<'a>(&self, ops: &'a [Op<'a>]) -> Vec<Request<'a>> {
         let epoch = self.introduction.life.epoch();
         ops.iter().filter(|op| op.is_of(epoch)).map(Request::of).collect()
-    }
-
-    /// Sends as many of these requests as one packet has. `None` if there are none.
-    fn send_packet(
-        &mut self,
-        requests: &[Request<'_>],
-    ) -> std::result::Result<Option<Packet>, Failure> {
-        let mut bytes = 0;
-        let fits = |request: &&Request<'_>| {
-            bytes += request.size();
-            bytes <= MOST_BYTES
-        };
-        let count = requests.iter().take(MOST_OPS).take_while(fits).count().max(1);
-        let Some((part, _)) = requests.split_at_checked(count) else { return Ok(None) };
-        let sent = self.wire.socket.clock().now();
-        let compares = sent.since(self.compared) >= UNCOMPARED;
-        self.send_requests(part, compares)?;
-        Ok(Some(Packet { count, sent, compares }))
-    }
-
-    fn receive_batch(&mut self, ops: &[Op<'_>], packet: Option<Packet>) -> Replies {
-        let epoch = self.introduction.life.epoch();
-        let requests = self.requests(ops);
-        let mut progress = Progress::default();
-        let ran = self.receive_packets(&requests, packet, &mut progress);
-        let synced = if progress.is_unsynced && self.is_ready { self.sync() } else { Ok(()) };
-        let Progress { answers, has_changed, .. } = progress;
-        ran.and(synced).map_err(|failure| kept(failure, has_changed))?;
-        self.sweeps.add(requests.iter().filter(|request| request.changes()).count());
-        let mut answers = answers.into_iter();
-        let mut reply = |op: &Op<'_>| {
-            if !op.is_of(epoch) {
-                return Ok(Reply::VersionMismatch);
-            }
-            let unread = || Failure { error: nonsense(), sent: true };
-            request::decode(op, answers.next().ok_or_else(unread)?, epoch)
-        };
-        let replies: std::result::Result<Vec<_>, Failure> = ops.iter().map(&mut reply).collect();
-        replies.map_err(|failure| kept(failure, has_changed))
-    }
-
-    /// Receives the answers to a packet that was sent, and to further packets for the rest.
-    fn receive_packets(
-        &mut self,
-        requests: &[Request<'_>],
-        mut packet: Option<Packet>,
-        progress: &mut Progress,
-    ) -> std::result::Result<(), Failure> {
-        while let Some(sent) = packet {
-            let end = progress.answers.len() + sent.count;
-            self.receive_packet(&requests[..end], &sent, progress)?;
-            packet = self.send_packet(&requests[end..])?;
-        }
-        Ok(())
-    }
-
-    /// Receives the answers to the last of these requests. What the server refused for the moment is
-    /// sent again with all that is behind it, unless something behind it was carried out.
-    fn receive_packet(
-        &mut self,
-        requests: &[Request<'_>],
-        packet: &Packet,
-        progress: &mut Progress,
-    ) -> std::result::Result<(), Failure> {
-        for tries in 1.. {
-            let rest = &requests[progress.answers.len()..];
-            let Some(refused) = self.receive_answers(rest, progress)? else { break };
-            let Refused { said, is_passed_by } = refused;
-            let is_direct = self.introduction.is_direct;
-            let is_elsewhere = is_direct && errors::is_of_another_session(&said.code);
-            if is_elsewhere {
-                (self.introduction.is_direct, self.is_prepared) = (false, false);
-            }
-            let is_victim = errors::is_victim(&said.code) && tries < TRIES;
-            if is_passed_by || !(is_elsewhere || is_victim) {
-                self.was_refused = errors::is_of_the_request(&said.code);
-                let error = errors::of(&said, &self.settings.schema, &self.settings.user);
-                return Err(Failure { error, sent: false });
-            }
-            self.send_requests(&requests[progress.answers.len()..], packet.compares)?;
-        }
-        if packet.compares {
-            self.compared = packet.sent;
-        }
-        Ok(())
-    }
-
-    /// Receives the answers to these requests, up to the first one that the server refused, which is
-    /// returned. What is behind it is received, too.
-    fn receive_answers(
-        &mut self,
-        requests: &[Request<'_>],
-        progress: &mut Progress,
-    ) -> std::result::Result<Option<Refused>, Failure> {
-        let mut patience = Patience::default();
-        let mut refused: Option<Refused> = None;
-        let last_change = requests.iter().rposition(Request::changes);
-        for place in 0..requests.len() {
-            match (self.receive_answer(&mut patience)?, &mut refused) {
-                (Err(said), None) => refused = Some(Refused { said, is_passed_by: false }),
-                (Err(_), Some(_)) => {}
-                (Ok(answer), _) if answer.code == ANOTHER_LIFE => {
-                    self.is_ready = false;
-                    return Err(another_life());
-                }
-                (Ok(answer), refused) => {
-                    let changed = answer.changed();
-                    progress.has_changed |= changed;
-                    if changed && self.settings.schema.is_durable {
-                        // The commit of the last change waits for the disk, and with it for those before.
-                        progress.is_unsynced = Some(place) != last_change;
-                    }
-                    match refused {
-                        None => progress.answers.push(answer),
-                        Some(refused) => refused.is_passed_by |= changed,
-                    }
-                }
-            }
-        }
-        Ok(refused)
     }
 
     /// Receives one answer; or what the server says that has refused the request, and kept nothing of it.
@@ -336,11 +211,11 @@ impl Connection {
             let (text, types) = request::apply(&schema.quoted());
             frontend::parse(name, &text, types, &mut self.wire.out).map_err(|_| unwritable())?;
         }
-        let commits = match (schema.is_durable && is_synced, is_direct) {
-            (true, true) => None,
-            (true, false) => Some("on"),
-            (false, true) if !schema.is_durable => None,
-            (false, _) => Some("off"),
+        let commits = match (schema.is_durable, is_synced, is_direct) {
+            (true, false, _) | (false, _, false) => Some("off"),
+            (true, true, false) => Some("on"),
+            // As the session has it.
+            (_, _, true) => None,
         };
         let life = self.introduction.life.0;
         let terms = Terms {
@@ -354,40 +229,8 @@ impl Connection {
     }
 }
 
-/// What is known of a batch so far.
-#[derive(Debug, Default)]
-struct Progress {
-    answers: Vec<Answer>,
-    /// Whether an operation has changed something.
-    has_changed: bool,
-    /// Whether the disk may not have that yet, and has to.
-    is_unsynced: bool,
-}
-
-/// The first request of a packet that the server refused.
-struct Refused {
-    said: Complaint,
-    /// Whether something behind it was changed.
-    is_passed_by: bool,
-}
-
-/// A failure of a batch that may have changed something before.
-fn kept(failure: Failure, has_changed: bool) -> Failure {
-    let sent = failure.sent || has_changed;
-    let error = match failure.error.kind() {
-        ErrorKind::Unreachable if sent => Error::new(ErrorKind::Unknown, failure.error.to_string()),
-        _ => failure.error,
-    };
-    Failure { error, sent }
-}
-
 fn unsent(failure: Failure) -> Failure {
     Failure::unsent(failure.error)
-}
-
-fn another_life() -> Failure {
-    let text = "The server has lost its locks meanwhile, in a crash or a failover, or an older copy was restored.";
-    Failure::unsent(Error::new(ErrorKind::Unreachable, text))
 }
 
 /// Says goodbye to a server that waits for a request: it, or a pooler, might log that a client

@@ -100,9 +100,7 @@ pub(super) fn of(said: &Complaint, schema: &Schema, user: &str) -> Error {
         "57P02" => unreachable("The server is restarting after a crash of one of its processes."),
         "57P03" => unreachable("The server is starting, stopping or recovering: try again."),
         "57P05" => unreachable("The server has ended this session, which was idle for too long."),
-        "40001" | "40P01" => {
-            unreachable("The transaction fell victim to others. Try again.")
-        }
+        "40001" | "40P01" => unreachable("The transaction fell victim to others. Try again."),
         "42P01" | "42883" | "3F000" => unreachable(&format!(
             "Something is missing in the schema {name:?}: it was dropped meanwhile. The next attempt creates it."
         )),

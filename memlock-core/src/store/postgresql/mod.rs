@@ -17,7 +17,8 @@
 //! | `introduction` | what a server must be, and the settings of a session |
 //! | `schema`, `tables.sql`, `functions.sql` | the tables and functions |
 //! | `request` | operations to parameters of the functions, and their replies back |
-//! | `connection` | one connection: a batch to a packet of calls |
+//! | `connection` | one connection: a request to a call, and the reply to an answer |
+//! | `connection/batch` | a batch: packets of requests, and what their answers mean |
 //! | `errors` | errors that the server reports, and what to do |
 //! | `admin`, `health` | the requests of tools |
 //! | `standbys` | what is known of the clocks of a server's standbys |
