@@ -40,6 +40,11 @@ impl Sweeping {
         assert!(replies.iter().all(|reply| matches!(reply, Reply::Stored(_))), "{replies:?}");
     }
 
+    /// Whether the server counts as silent.
+    pub fn is_silent(&self) -> bool {
+        self.store.silence(self.route).is_some()
+    }
+
     /// Stores an item.
     ///
     /// # Errors

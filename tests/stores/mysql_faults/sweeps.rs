@@ -51,6 +51,14 @@ fn no_caller_waits_for_the_sweep_behind_its_batch() {
     assert_eq!(sessions(&place, "id"), session);
 }
 
+/// Each batch has a connection of its own, which sweeps before it is closed.
+#[test]
+fn a_client_without_idle_connections_sweeps() {
+    let (place, sweeping) = place_with_a_row("pool=0");
+    sweeping.store_until_due();
+    is_swept(&place);
+}
+
 /// The next batch is not sent to a session that has ended.
 #[test]
 fn a_session_that_ends_behind_a_sweep_is_replaced() {

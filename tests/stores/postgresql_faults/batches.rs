@@ -1,6 +1,7 @@
 //! Batches: several transactions in one packet.
 
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use memlock_core::ErrorKind;
@@ -109,6 +110,41 @@ fn a_row_that_is_locked_keeps_no_other_row_from_being_changed() {
     assert!(!failure.sent);
     stranger.run("ROLLBACK;");
     assert_eq!(items.values(), ["v1", "v", "v1"]);
+}
+
+/// Each of them is waited for.
+#[test]
+fn many_rows_that_are_locked_do_not_make_a_silent_server() {
+    let items = Items::at(Place::on(shared()), SOON);
+    let mut stranger = items.place.server.stranger();
+    stranger.run(&format!("BEGIN; SELECT key FROM {}.items FOR UPDATE;", items.place.name));
+    let failure = items.append(b"1").unwrap_err();
+    assert!(failure.error.to_string().contains("the lock's row"), "{failure:?}");
+    assert!(items.store.silence(Route::of(&items.keys[0])).is_none(), "it was silent");
+    stranger.run("ROLLBACK;");
+}
+
+/// Another client notes the present life between two of its transactions, as after the restoration of
+/// an older copy.
+#[test]
+fn a_life_that_changes_within_a_packet_repeats_no_change() {
+    let items = Items::at(Place::on(shared()), "durable=no");
+    let Place { server, name } = &items.place;
+    // After so long, a packet compares the life.
+    thread::sleep(Duration::from_millis(1100));
+    server.sql(&format!(
+        "CREATE SEQUENCE {name}.calls; GRANT USAGE ON {name}.calls TO PUBLIC;
+        ALTER FUNCTION {name}.timeline_1() RENAME TO timeline_0;
+        CREATE FUNCTION {name}.timeline_1() RETURNS pg_catalog.text LANGUAGE plpgsql
+        SET search_path = pg_catalog, pg_temp AS $$ -- Revision 3
+        BEGIN
+            IF nextval('{name}.calls') <= 1 THEN RETURN 'another one'; END IF;
+            RETURN {name}.timeline_0();
+        END $$"
+    ));
+    let failure = items.append(b"1").unwrap_err();
+    assert!(failure.sent && failure.error.kind() == ErrorKind::Unknown, "{failure:?}");
+    assert_eq!(items.values(), ["v", "v1", "v1"]);
 }
 
 /// What is read behind it sees the change.

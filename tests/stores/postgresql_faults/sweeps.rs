@@ -4,6 +4,8 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::store::Reply;
+use memlock_tests::process::Server;
+use memlock_tests::relay::{Fate, Relay};
 use memlock_tests::sweeps::{Sweeping, key};
 use memlock_tests::{daemon, url};
 
@@ -37,7 +39,7 @@ fn session(place: &Place<'_>) -> String {
 fn no_caller_waits_for_the_sweep_behind_its_batch() {
     let (place, sweeping) = place_with_a_row();
     let name = &place.name;
-    // Who deletes a row waits for the stranger.
+    // A deletion waits for the stranger.
     place.server.sql(&format!(
         "CREATE FUNCTION {name}.pause() RETURNS trigger LANGUAGE plpgsql AS
             $$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('{name}')); RETURN OLD; END $$;
@@ -49,12 +51,31 @@ fn no_caller_waits_for_the_sweep_behind_its_batch() {
     let session_before = session(&place);
     sweeping.store_until_due();
     place.until(&place.waiting(), "1");
-    stranger.run(&format!("SELECT pg_advisory_unlock(hashtext('{name}'));"));
+    stranger.run("SELECT pg_advisory_unlock_all();");
     is_swept(&place);
     // The connection is used again, also after a pause.
     thread::sleep(IDLE);
     assert!(matches!(sweeping.add(&key("n")), Ok(Reply::Stored(_))));
     assert_eq!(session(&place), session_before);
+}
+
+/// The next batch has a connection of its own, and the server does not count as silent.
+#[test]
+fn a_connection_whose_sweep_takes_long_is_replaced() {
+    let place = Place::on(shared());
+    let relay = Relay::start(place.server.process().address());
+    let url = place.url().replace(&place.server.process().address(), &relay.address());
+    let sweeping = Sweeping::at(&url::with(&url, "durable=no&io_timeout=4s&connect_timeout=20s"));
+    // The operation 8, on no key.
+    let is_sweep =
+        |burst: &[u8]| burst.windows(12).any(|some| some == b"\0\0\0\x04\0\0\0\x08\0\0\0\0");
+    relay.decide(move |burst| if is_sweep(burst) { Fate::LoseReply } else { Fate::Pass });
+    let session_before = session(&place);
+    sweeping.store_until_due();
+    let next = sweeping.add(&key("n"));
+    assert!(matches!(next, Ok(Reply::Stored(_))), "{next:?}");
+    assert!(!sweeping.is_silent(), "a sweep is no batch");
+    assert_ne!(session(&place), session_before);
 }
 
 /// The next batch is not sent to a session that has ended.

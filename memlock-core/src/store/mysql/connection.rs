@@ -295,9 +295,17 @@ impl<'a, 'b> Batch<'a, 'b> {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        if self.is_idle {
-            self.wire.quit();
+        if !self.is_idle {
+            return;
         }
+        // A connection that is not used again sweeps to the end.
+        while self.wire.socket.has_last_reply() {
+            let swept = self.sweeper.receive(&mut self.wire);
+            if swept.and_then(|()| self.sweeper.send(&mut self.wire)).is_err() {
+                return;
+            }
+        }
+        self.wire.quit();
     }
 }
 
@@ -310,7 +318,6 @@ impl remote::Connection for Connection {
 
     fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<Option<Part>, Failure> {
         (self.is_idle, self.was_refused) = (false, false);
-        self.sweeper.receive(&mut self.wire).map_err(Failure::unsent)?;
         self.send_part(&Batch::new(ops, self.epoch()))
     }
 
@@ -334,7 +341,10 @@ impl remote::Connection for Connection {
     }
 
     fn was_closed(&mut self) -> bool {
-        let was_closed = self.wire.socket.was_closed();
+        let socket = &mut self.wire.socket;
+        let was_closed = socket.was_closed()
+            || (socket.owes_reply()
+                && (!socket.has_reply() || self.sweeper.receive(&mut self.wire).is_err()));
         self.is_idle &= !was_closed;
         was_closed
     }

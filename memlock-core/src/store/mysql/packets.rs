@@ -185,7 +185,7 @@ impl Wire {
 
     /// Says goodbye, so that the server's log does not complain.
     pub(super) fn quit(&mut self) {
-        if !self.socket.begin_goodbye() {
+        if !self.socket.is_ours() {
             return;
         }
         self.sequence = 0;

@@ -3,7 +3,7 @@
 //! An `Add` uses the row of its key again; rows of keys that are not used again are removed by sweeps,
 //! each of which examines the rows that follow the last one examined, and then begins anew. It reads
 //! them without locking, and deletes by key what was over. Each request of a sweep is sent behind
-//! the reply to a batch, and its reply is read before the next batch.
+//! the reply to a batch, or before the connection is closed.
 
 use super::packets::{Answer, Row, Wire, out_of_step};
 use super::schema::{Engine, TABLE};
@@ -26,8 +26,8 @@ pub(super) struct Sweeper {
 /// A request of a sweep: the next one to be sent, or the one whose reply is due.
 #[derive(Debug)]
 enum Request {
-    /// Examine the rows behind this key.
-    Examine(Vec<u8>),
+    /// Examine so many rows behind this key.
+    Examine(Vec<u8>, usize),
     Delete(String),
 }
 
@@ -47,17 +47,18 @@ impl Sweeper {
             matches!(op, Op::Add { .. }) && matches!(reply, Reply::Stored(_) | Reply::Written)
         };
         self.counter.add(ops.iter().zip(replies).filter(stored).count());
-        if self.request.is_some() || !self.counter.take() {
+        if self.request.is_some() {
             return;
         }
+        let Some(rows) = self.counter.take() else { return };
         let last = || {
             let last = ops.iter().zip(replies).rfind(stored);
             last.map_or_else(Vec::new, |(op, _)| op.key().as_str().as_bytes().to_vec())
         };
         self.request = Some(match self.engine {
-            Engine::InnoDb => Request::Examine(self.next.take().unwrap_or_else(last)),
+            Engine::InnoDb => Request::Examine(self.next.take().unwrap_or_else(last), rows),
             // Its rows have no order.
-            Engine::Memory => Request::Delete(deletion_of_any(self.engine)),
+            Engine::Memory => Request::Delete(deletion_of_any(self.engine, rows)),
         });
     }
 
@@ -65,7 +66,9 @@ impl Sweeper {
     pub(super) fn send(&mut self, wire: &mut Wire) -> Result<()> {
         let sent = match &self.request {
             None => return Ok(()),
-            Some(Request::Examine(from)) => wire.query(&examination(from, self.engine)),
+            Some(Request::Examine(from, rows)) => {
+                wire.query(&examination(from, *rows, self.engine))
+            }
             Some(Request::Delete(statement)) => wire.query(statement),
         };
         sent.map_err(|failure| failure.error)?;
@@ -75,18 +78,15 @@ impl Sweeper {
 
     /// Reads the reply to it.
     pub(super) fn receive(&mut self, wire: &mut Wire) -> Result<()> {
-        if !wire.socket.owes_reply() {
-            return Ok(());
-        }
         match self.request.take() {
             None => {}
             Some(Request::Delete(_)) => read(wire, 1).map(drop)?,
-            Some(Request::Examine(from)) => {
+            Some(Request::Examine(from, rows)) => {
                 let mut answers = read(wire, 2)?.into_iter();
                 if let (Some(Answer::Rows(end)), Some(Answer::Rows(found))) =
                     (answers.next(), answers.next())
                 {
-                    self.next = Some(last_examined(end)?.unwrap_or_default());
+                    self.next = Some(last_examined(end, rows)?.unwrap_or_default());
                     let dead = found.into_iter().filter_map(|row| row.into_iter().next()?);
                     self.request = deletion(dead, self.engine).map(Request::Delete);
                 } else {
@@ -110,20 +110,20 @@ fn over(engine: Engine) -> String {
 }
 
 /// Asks for the last one of the rows that follow `from`, and which of them are not needed.
-fn examination(from: &[u8], engine: Engine) -> String {
+fn examination(from: &[u8], rows: usize, engine: Engine) -> String {
     let over = over(engine);
     let part = format!(
-        "(SELECT name,expires,number FROM {TABLE} WHERE name>{} ORDER BY name LIMIT {EXAMINED}) AS part",
+        "(SELECT name,expires,number FROM {TABLE} WHERE name>{} ORDER BY name LIMIT {rows}) AS part",
         Hex(from)
     );
     format!("SELECT MAX(name),COUNT(*) FROM {part};SELECT name FROM {part} WHERE {over}")
 }
 
 /// The last key that was examined; `None` if no row follows it.
-fn last_examined(end: Vec<Row>) -> Result<Option<Vec<u8>>> {
+fn last_examined(end: Vec<Row>, rows: usize) -> Result<Option<Vec<u8>>> {
     let row = end.into_iter().next().ok_or_else(out_of_step)?;
     let [last, count] = <[Option<Vec<u8>>; 2]>::try_from(row).map_err(|_| out_of_step())?;
-    let is_full = parse(count).is_some_and(|count| count >= EXAMINED as u64);
+    let is_full = parse(count).is_some_and(|count| count >= rows as u64);
     Ok(last.filter(|_| is_full))
 }
 
@@ -134,14 +134,14 @@ fn deletion(names: impl Iterator<Item = Vec<u8>>, engine: Engine) -> Option<Stri
     (!names.is_empty()).then(|| format!("DELETE FROM {TABLE} WHERE name IN ({names}) AND {over}"))
 }
 
-/// Deletes as many rows as a sweep examines.
-fn deletion_of_any(engine: Engine) -> String {
-    format!("DELETE FROM {TABLE} WHERE {} LIMIT {EXAMINED}", over(engine))
+/// Deletes so many rows that are not needed.
+fn deletion_of_any(engine: Engine, rows: usize) -> String {
+    format!("DELETE FROM {TABLE} WHERE {} LIMIT {rows}", over(engine))
 }
 
 /// Removes rows that are over from a table that is full.
 pub(super) fn make_room(wire: &mut Wire, engine: Engine) -> Result<()> {
-    wire.query(&deletion_of_any(engine)).map_err(|failure| failure.error)?;
+    wire.query(&deletion_of_any(engine, EXAMINED)).map_err(|failure| failure.error)?;
     read(wire, 1).map(drop)
 }
 

@@ -15,7 +15,7 @@ use super::settings::Settings;
 use super::wire::{Complaint, Wire, columns, nonsense, unwritable};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::store::remote::{self, Address, EXAMINED, Patience, Reading, Socket, SweepCounter};
+use crate::store::remote::{self, Address, Patience, Reading, Socket, SweepCounter};
 use crate::store::{Epoch, Failure, Op, Replies};
 
 /// After so long, a packet looks whether it is still in the life in which the connection was opened: an
@@ -161,22 +161,21 @@ impl Connection {
     /// Sends a sweep if one is due. If that fails, the connection is not ready for another request,
     /// and not used again.
     fn sweep(&mut self) {
-        let sweep = [Request::sweep(EXAMINED as i64)];
-        if self.sweeps.take() && self.send_requests(&sweep, false).is_ok() {
+        if let Some(rows) = self.sweeps.take()
+            && self.send_requests(&[Request::sweep(rows as i64)], false).is_ok()
+        {
             self.wire.socket.defer_reply();
             self.is_ready = true;
         }
     }
 
     /// Reads the reply to the last sweep.
-    fn end_sweep(&mut self) -> std::result::Result<(), Failure> {
-        if !self.wire.socket.owes_reply() {
-            return Ok(());
-        }
-        if let Err(said) = self.receive_answer(&mut Patience::default()).map_err(unsent)? {
+    fn end_sweep(&mut self) -> Result<()> {
+        let swept = self.receive_answer(&mut Patience::default());
+        if let Err(said) = swept.map_err(|failure| failure.error)? {
             log::debug!("Rows that have ended could not be deleted: {}", said.text.shown());
         }
-        self.wire.socket.end_deferral().map_err(Failure::unsent)
+        self.wire.socket.end_deferral()
     }
 
     /// Sends requests in one packet. Each is a transaction of its own.
@@ -229,15 +228,15 @@ impl Connection {
     }
 }
 
-fn unsent(failure: Failure) -> Failure {
-    Failure::unsent(failure.error)
-}
-
 /// Says goodbye to a server that waits for a request: it, or a pooler, might log that a client
-/// vanished.
+/// vanished. Nothing is said if the program has closed the socket, and may have another one with its
+/// number.
 impl Drop for Connection {
     fn drop(&mut self) {
-        if !self.is_ready || !self.wire.socket.begin_goodbye() {
+        if !self.is_ready || !self.wire.socket.is_ours() {
+            return;
+        }
+        if self.wire.socket.has_last_reply() && self.end_sweep().is_err() {
             return;
         }
         self.wire.out.clear();
@@ -255,7 +254,6 @@ impl remote::Connection for Connection {
 
     fn send(&mut self, ops: &[Op<'_>]) -> std::result::Result<Option<Packet>, Failure> {
         self.was_refused = false;
-        self.end_sweep()?;
         self.send_packet(&self.requests(ops))
     }
 
@@ -271,6 +269,12 @@ impl remote::Connection for Connection {
 
     fn socket_mut(&mut self) -> &mut Socket {
         &mut self.wire.socket
+    }
+
+    fn was_closed(&mut self) -> bool {
+        let socket = &mut self.wire.socket;
+        socket.was_closed()
+            || (socket.owes_reply() && (!socket.has_reply() || self.end_sweep().is_err()))
     }
 
     fn is_quiet(&self) -> bool {

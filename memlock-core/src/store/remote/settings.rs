@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::store::url::Url;
 
 /// How much less time a server is given that is asked [briefly](crate::store::TimeLimit::Brief).
-const BRIEFLY: u32 = 4;
+pub(super) const BRIEFLY: u32 = 4;
 
 /// How a server is accessed.
 #[derive(Clone, Copy, Debug)]

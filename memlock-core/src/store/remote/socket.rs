@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dial::{connect, unreachable};
-use super::settings::Address;
 #[cfg(feature = "tls")]
 use super::settings::Place;
+use super::settings::{Address, BRIEFLY};
 use super::stream::Stream;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -182,16 +182,18 @@ impl Socket {
         Err(unreachable("The connection was closed while it was idle."))
     }
 
-    /// Prepares to say goodbye. False if the program has closed the socket, and may have another file with
-    /// its number. A server that cannot deliver a reply logs an aborted connection, so a reply that is due
-    /// is read, if it comes soon.
+    /// Whether a reply is due, and begins to come soon enough for a caller that takes the connection into
+    /// use.
     #[cfg(any(feature = "mysql", feature = "postgresql"))]
-    pub(in crate::store) fn begin_goodbye(&self) -> bool {
-        let is_ours = self.is_ours();
-        if is_ours && self.owes_reply {
-            self.stream.discard_reply(GOODBYE);
-        }
-        is_ours
+    pub(in crate::store) fn has_reply(&self) -> bool {
+        self.owes_reply && self.stream.wait_for_input(self.io_timeout / BRIEFLY)
+    }
+
+    /// The same for a connection that is to be closed: a server that cannot deliver a reply logs an
+    /// aborted connection.
+    #[cfg(any(feature = "mysql", feature = "postgresql"))]
+    pub(in crate::store) fn has_last_reply(&self) -> bool {
+        self.owes_reply && self.is_ours() && self.stream.wait_for_input(GOODBYE)
     }
 
     /// The bytes that were received and not consumed.

@@ -90,31 +90,21 @@ impl Stream {
 
     /// Waits until something can be read or written.
     pub(super) fn wait_until_ready(&self, limit: Duration) {
-        self.wait_for(libc::POLLIN | libc::POLLOUT, limit);
+        // The caller tries both directions again.
+        let _ = self.wait_for(libc::POLLIN | libc::POLLOUT, limit);
     }
 
-    /// Reads and discards a reply, if it comes within the limit.
+    /// Waits until something can be read. False if nothing can be.
     #[cfg(any(feature = "mysql", feature = "postgresql"))]
-    pub(super) fn discard_reply(&self, limit: Duration) {
-        self.wait_for(libc::POLLIN, limit);
-        let mut bytes = [0_u8; 16 * 1024];
-        // Not for ever, if the server goes on.
-        for _ in 0..32 {
-            let (start, length) = (bytes.as_mut_ptr().cast(), bytes.len());
-            // SAFETY: the buffer is as long as is said.
-            let read = unsafe { libc::recv(self.fd(), start, length, libc::MSG_DONTWAIT) };
-            if read <= 0 {
-                break;
-            }
-        }
+    pub(super) fn wait_for_input(&self, limit: Duration) -> bool {
+        self.wait_for(libc::POLLIN, limit)
     }
 
-    fn wait_for(&self, events: libc::c_short, limit: Duration) {
+    fn wait_for(&self, events: libc::c_short, limit: Duration) -> bool {
         let mut socket = libc::pollfd { fd: self.fd(), events, revents: 0 };
         let millis = limit.as_millis().clamp(1, 60_000) as libc::c_int;
-        // SAFETY: one valid pollfd is given. The result is not needed: the caller tries both
-        // directions again.
-        unsafe { libc::poll(&mut socket, 1, millis) };
+        // SAFETY: one valid pollfd is given.
+        unsafe { libc::poll(&mut socket, 1, millis) > 0 }
     }
 
     pub(super) fn set_nonblocking(&self, nonblocking: bool) -> std::io::Result<()> {

@@ -1,15 +1,18 @@
 //! When a connection deletes the rows of items that ended.
 //!
 //! A sweep is a request of its own, so that a failure of it is not taken for one of a batch. It is
-//! sent behind the reply to a batch, and its own reply is read before the next one: no caller waits
-//! for the sweep of its own batch.
+//! sent behind the reply to a batch, and its own reply is read when the connection is taken into use
+//! again: no caller waits for the sweep of its own batch. A connection whose sweep takes long is
+//! replaced.
 
 use crate::clock::Clock;
 
 /// A connection sweeps when it has stored so many items.
 const EVERY: usize = 256;
-/// How many rows a sweep examines: several times as many as were stored, so that it catches up.
+/// How many rows are examined for them: several times as many, so that sweeps catch up.
 pub(in crate::store) const EXAMINED: usize = 1024;
+/// After a large batch, one sweep does the work of so many.
+const MOST_AT_ONCE: usize = 4;
 
 /// Counts what a connection stores.
 #[derive(Debug)]
@@ -30,12 +33,10 @@ impl SweepCounter {
         self.stored += stored;
     }
 
-    /// Whether a sweep is due. If so, it counts as done.
-    pub(in crate::store) fn take(&mut self) -> bool {
-        let is_due = self.stored >= EVERY;
-        if is_due {
-            self.stored -= EVERY;
-        }
-        is_due
+    /// If a sweep is due, how many rows it examines. It then counts as done.
+    pub(in crate::store) fn take(&mut self) -> Option<usize> {
+        let due = (self.stored / EVERY).min(MOST_AT_ONCE);
+        self.stored -= due * EVERY;
+        (due > 0).then_some(due * EXAMINED)
     }
 }

@@ -25,9 +25,10 @@ struct Progress {
     is_unsynced: bool,
 }
 
-/// The first request of a packet that the server refused.
+/// The first request of a packet that was not carried out.
 struct Refused {
-    said: Complaint,
+    /// What the server says; `None`: the life is another one.
+    said: Option<Complaint>,
     /// Whether an operation behind it has changed something.
     has_changes_behind: bool,
 }
@@ -99,6 +100,7 @@ impl Connection {
             let rest = &requests[progress.answers.len()..];
             let Some(refused) = self.receive_answers(rest, progress)? else { break };
             let Refused { said, has_changes_behind } = refused;
+            let Some(said) = said else { return Err(another_life()) };
             let is_direct = self.introduction.is_direct;
             let is_elsewhere = is_direct && errors::is_of_another_session(&said.code);
             if is_elsewhere {
@@ -106,9 +108,7 @@ impl Connection {
             }
             let is_victim = errors::is_victim(&said.code) && tries < TRIES;
             if has_changes_behind || !(is_elsewhere || is_victim) {
-                self.was_refused = errors::is_of_the_request(&said.code);
-                let error = errors::of(&said, &self.settings.schema, &self.settings.user);
-                return Err(Failure { error, sent: false });
+                return Err(self.refusal(&said));
             }
             self.send_requests(&requests[progress.answers.len()..], packet.compares)?;
         }
@@ -118,8 +118,14 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives the answers to these requests, up to the first one that the server refused, which is
-    /// returned. What is behind it is received, too.
+    fn refusal(&mut self, said: &Complaint) -> Failure {
+        self.was_refused = errors::is_of_the_request(&said.code);
+        let error = errors::of(said, &self.settings.schema, &self.settings.user);
+        Failure { error, sent: false }
+    }
+
+    /// Receives the answers to these requests, up to the first one that was not carried out, which is
+    /// returned. The answers behind it are received, too: each request is a transaction of its own.
     fn receive_answers(
         &mut self,
         requests: &[Request<'_>],
@@ -129,25 +135,28 @@ impl Connection {
         let mut refused: Option<Refused> = None;
         let last_change = requests.iter().rposition(Request::changes);
         for place in 0..requests.len() {
-            match (self.receive_answer(&mut patience)?, &mut refused) {
-                (Err(said), None) => refused = Some(Refused { said, has_changes_behind: false }),
-                (Err(_), Some(_)) => {}
-                (Ok(answer), _) if answer.code == ANOTHER_LIFE => {
-                    self.is_ready = false;
-                    return Err(another_life());
+            let answer = match (self.receive_answer(&mut patience), &refused) {
+                (Ok(Ok(answer)), _) if answer.code != ANOTHER_LIFE => answer,
+                (Ok(answer), _) => {
+                    let said = answer.err();
+                    refused.get_or_insert(Refused { said, has_changes_behind: false });
+                    continue;
                 }
-                (Ok(answer), refused) => {
-                    let changed = answer.changed();
-                    progress.has_changed |= changed;
-                    if changed && self.settings.schema.is_durable {
-                        // The commit of the last change waits for the disk, and with it for those before.
-                        progress.is_unsynced = Some(place) != last_change;
-                    }
-                    match refused {
-                        None => progress.answers.push(answer),
-                        Some(refused) => refused.has_changes_behind |= changed,
-                    }
+                // Where a stranger has locked many rows, the rest of the packet takes too long.
+                (Err(_), Some(Refused { said: Some(said), .. })) => {
+                    return Err(Failure { sent: true, ..self.refusal(said) });
                 }
+                (Err(failure), _) => return Err(failure),
+            };
+            let changed = answer.changed();
+            progress.has_changed |= changed;
+            if changed && self.settings.schema.is_durable {
+                // The commit of the last change waits for the disk, and with it for those before.
+                progress.is_unsynced = Some(place) != last_change;
+            }
+            match &mut refused {
+                None => progress.answers.push(answer),
+                Some(refused) => refused.has_changes_behind |= changed,
             }
         }
         Ok(refused)
