@@ -124,7 +124,7 @@ impl Connection {
         Ok(refusal.is_none() && matches!(batch.replies[..], [Reply::Value(_)]))
     }
 
-    /// Sends what is left of the batch, unless that was `sent`, and reads the replies. Returns the
+    /// Sends the rest of the batch, unless it was `sent`, and reads the replies. Returns the
     /// refusal of the first operation that the server refused, if there is one.
     fn attempt(
         &mut self,

@@ -74,8 +74,10 @@ pub(super) use socket::lost;
 pub(super) use socket::{Patience, Socket};
 #[cfg(feature = "admin")]
 pub(super) use stream::Stream;
+#[cfg(feature = "mysql")]
+pub(super) use sweeps::EXAMINED;
 #[cfg(any(feature = "mysql", feature = "postgresql"))]
-pub(super) use sweeps::{EXAMINED, SweepCounter};
+pub(super) use sweeps::SweepCounter;
 
 /// The servers of a URL.
 #[derive(Debug)]

@@ -12,9 +12,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dial::{connect, unreachable};
+use super::settings::Address;
+#[cfg(any(feature = "mysql", feature = "postgresql"))]
+use super::settings::BRIEFLY;
 #[cfg(feature = "tls")]
 use super::settings::Place;
-use super::settings::{Address, BRIEFLY};
 use super::stream::Stream;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
