@@ -291,6 +291,19 @@ impl Failure {
         Failure { error: Failure { error, sent }.of_read(), sent }
     }
 
+    /// The same failure of a batch that may have changed something before.
+    #[cfg(any(feature = "mysql", feature = "postgresql"))]
+    pub(crate) fn behind(self, has_changed: bool) -> Failure {
+        let sent = self.sent || has_changed;
+        let error = match self.error.kind() {
+            ErrorKind::Unreachable if sent => {
+                Error::new(ErrorKind::Unknown, self.error.to_string())
+            }
+            _ => self.error,
+        };
+        Failure { error, sent }
+    }
+
     /// The error of a batch that only read: nothing was changed, so its outcome is not unknown.
     pub(crate) fn of_read(self) -> Error {
         match self.error.kind() {

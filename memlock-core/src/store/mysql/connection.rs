@@ -10,7 +10,7 @@ use super::schema::Engine;
 use super::settings::Settings;
 use super::sweep::{self, Sweeper};
 use super::{errors, statements};
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{Error, Result};
 use crate::name::Key;
 use crate::store::remote::{self, Patience, Reading, Socket};
 use crate::store::{Epoch, Failure, Op, Replies, Reply};
@@ -284,12 +284,7 @@ impl<'a, 'b> Batch<'a, 'b> {
     }
 
     fn failure(&self, error: Error, sent: bool) -> Failure {
-        let sent = sent || self.has_changed;
-        let error = match error.kind() {
-            ErrorKind::Unreachable if sent => Error::new(ErrorKind::Unknown, error.to_string()),
-            _ => error,
-        };
-        Failure { error, sent }
+        Failure { error, sent }.behind(self.has_changed)
     }
 }
 
@@ -343,8 +338,7 @@ impl remote::Connection for Connection {
     fn was_closed(&mut self) -> bool {
         let socket = &mut self.wire.socket;
         let was_closed = socket.was_closed()
-            || (socket.owes_reply()
-                && (!socket.has_reply() || self.sweeper.receive(&mut self.wire).is_err()));
+            || (socket.owes_reply() && self.sweeper.receive(&mut self.wire).is_err());
         self.is_idle &= !was_closed;
         was_closed
     }

@@ -273,8 +273,7 @@ impl remote::Connection for Connection {
 
     fn was_closed(&mut self) -> bool {
         let socket = &mut self.wire.socket;
-        socket.was_closed()
-            || (socket.owes_reply() && (!socket.has_reply() || self.end_sweep().is_err()))
+        socket.was_closed() || (socket.owes_reply() && self.end_sweep().is_err())
     }
 
     fn is_quiet(&self) -> bool {

@@ -12,11 +12,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::dial::{connect, unreachable};
-use super::settings::Address;
-#[cfg(any(feature = "mysql", feature = "postgresql"))]
-use super::settings::BRIEFLY;
 #[cfg(feature = "tls")]
 use super::settings::Place;
+use super::settings::{Address, BRIEFLY};
 use super::stream::Stream;
 use crate::clock::{Clock, Moment};
 use crate::error::{Error, ErrorKind, Result};
@@ -36,7 +34,6 @@ const LARGEST_BACKLOG: usize = 64 * 1024 * 1024;
 /// A connection that was idle for longer than this is checked before it is used again.
 const IDLE: Duration = Duration::from_millis(100);
 /// How long a connection that is to be closed waits for a reply that is due.
-#[cfg(any(feature = "mysql", feature = "postgresql"))]
 const GOODBYE: Duration = Duration::from_millis(20);
 
 /// An open connection, its output and its input.
@@ -152,14 +149,14 @@ impl Socket {
 
     /// Takes the connection into use again. True if it was closed meanwhile, by the server or by the
     /// program, or if the server sent unrequested bytes. Checked only after a pause, since the check
-    /// costs two system calls. Before a reply that is due, only the program can be found to have closed
-    /// it: the rest is checked behind that reply.
+    /// costs two system calls. If a reply is due, the rest is checked behind it; true if it does not begin
+    /// to come within a quarter of the timeout.
     pub(in crate::store) fn was_closed(&mut self) -> bool {
         let now = self.clock.now();
         let idle = now.since(self.last_used);
         self.last_used = now;
         if self.owes_reply {
-            return !self.is_ours();
+            return !self.is_ours() || !self.stream.wait_for_input(self.io_timeout / BRIEFLY);
         }
         idle >= IDLE && !self.stream.is_open_and_quiet()
     }
@@ -184,16 +181,8 @@ impl Socket {
         Err(unreachable("The connection was closed while it was idle."))
     }
 
-    /// Whether a reply is due, and begins to come soon enough for a caller that takes the connection into
-    /// use.
-    #[cfg(any(feature = "mysql", feature = "postgresql"))]
-    pub(in crate::store) fn has_reply(&self) -> bool {
-        self.owes_reply && self.stream.wait_for_input(self.io_timeout / BRIEFLY)
-    }
-
-    /// The same for a connection that is to be closed: a server that cannot deliver a reply logs an
-    /// aborted connection.
-    #[cfg(any(feature = "mysql", feature = "postgresql"))]
+    /// Whether a reply is due, and begins to come before a connection is closed that is not used again: a
+    /// server that cannot deliver a reply logs an aborted connection.
     pub(in crate::store) fn has_last_reply(&self) -> bool {
         self.owes_reply && self.is_ours() && self.stream.wait_for_input(GOODBYE)
     }

@@ -95,7 +95,6 @@ impl Stream {
     }
 
     /// Waits until something can be read. False if nothing can be.
-    #[cfg(any(feature = "mysql", feature = "postgresql"))]
     pub(super) fn wait_for_input(&self, limit: Duration) -> bool {
         self.wait_for(libc::POLLIN, limit)
     }

@@ -59,7 +59,7 @@ impl Connection {
         let ran = self.receive_packets(&requests, packet, &mut progress);
         let synced = if progress.is_unsynced && self.is_ready { self.sync() } else { Ok(()) };
         let Progress { answers, has_changed, .. } = progress;
-        ran.and(synced).map_err(|failure| kept(failure, has_changed))?;
+        ran.and(synced).map_err(|failure| failure.behind(has_changed))?;
         self.sweeps.add(requests.iter().filter(|request| request.changes()).count());
         let mut answers = answers.into_iter();
         let mut reply = |op: &Op<'_>| {
@@ -70,7 +70,7 @@ impl Connection {
             request::decode(op, answers.next().ok_or_else(unread)?, epoch)
         };
         let replies: std::result::Result<Vec<_>, Failure> = ops.iter().map(&mut reply).collect();
-        replies.map_err(|failure| kept(failure, has_changed))
+        replies.map_err(|failure| failure.behind(has_changed))
     }
 
     /// Receives the answers to a packet that was sent, and to further packets for the rest.
@@ -161,16 +161,6 @@ impl Connection {
         }
         Ok(refused)
     }
-}
-
-/// A failure of a batch that may have changed something before.
-fn kept(failure: Failure, has_changed: bool) -> Failure {
-    let sent = failure.sent || has_changed;
-    let error = match failure.error.kind() {
-        ErrorKind::Unreachable if sent => Error::new(ErrorKind::Unknown, failure.error.to_string()),
-        _ => failure.error,
-    };
-    Failure { error, sent }
 }
 
 fn another_life() -> Failure {
