@@ -1,9 +1,11 @@
 //! Clients of databases.
 
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use memlock_core::clock::{Clock, SystemClock};
+use memlock_core::store::{Store, schemes};
 use memlock_core::{Client, Error, ErrorKind, Lock, Release, Request, Result, Wait};
 
 use crate::launch::until;
@@ -17,6 +19,12 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 /// A [patient](url::patient) client.
 pub fn connect(url: &str) -> Client {
     Client::connect(&url::patient(url)).expect("a good URL")
+}
+
+/// A patient client's store, for batches of a test's own.
+pub fn store(url: &str) -> Arc<dyn Store> {
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+    schemes::connect(&url::patient(url), &clock).expect("a good URL")
 }
 
 /// Whether a lock is free, as another client sees it.

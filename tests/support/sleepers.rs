@@ -1,20 +1,17 @@
 //! Waiters on a server that has few connections to give.
 
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::Keyspace;
-use memlock_core::store::{Op, Reply, Route, schemes};
+use memlock_core::store::{Op, Reply, Route};
 use memlock_core::wait::entries;
 use memlock_core::{Client, Release, RenewOptions, Wait, Waited};
 
-use crate::client::{LEASE, PATIENCE, connect, is_granted, until_renewed};
+use crate::client::{self, LEASE, PATIENCE, connect, is_granted, until_renewed};
 use crate::fork::Forked;
 use crate::launch::until;
-use crate::url;
 
 /// The lease of locks that are renewed, which is every 3 seconds.
 const RENEWED: Duration = Duration::from_secs(9);
@@ -40,8 +37,7 @@ impl FewConnections<'_> {
     }
 
     fn queued_if_read(&self) -> Option<usize> {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let store = schemes::connect(&url::patient(&self.url), &clock).expect("a good URL");
+        let store = client::store(&self.url);
         let queue = Keyspace::default().lock(NAME.as_bytes()).waiters();
         let replies = store.run(Route::of(&queue), &[Op::get(&queue)]);
         match replies.as_deref() {

@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::{Key, Keyspace};
-use memlock_core::store::{Expiry, Failure, Op, Reply, Returns, Route, Store, schemes};
+use memlock_core::store::{Expiry, Failure, Op, Reply, Returns, Route, Store};
 
-use crate::client::LEASE;
-use crate::{launch, url};
+use crate::client::{self, LEASE};
+use crate::launch;
 
 /// A connection sweeps when it has stored so many items.
 const EVERY: usize = 256;
@@ -22,10 +21,8 @@ pub struct Sweeping {
 impl Sweeping {
     /// At a server, whose first items are stored.
     pub fn at(server: &str) -> Sweeping {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        let store = schemes::connect(&url::patient(server), &clock).expect("a server");
         let first = key("first");
-        let sweeping = Sweeping { store, route: Route::of(&first) };
+        let sweeping = Sweeping { store: client::store(server), route: Route::of(&first) };
         sweeping.add(&first).expect("the server is free");
         sweeping
     }

@@ -5,9 +5,9 @@ use std::thread;
 use std::time::Duration;
 
 use memlock_core::ErrorKind;
-use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::Key;
-use memlock_core::store::{Expiry, Op, Replies, Reply, Returns, Route, Store, schemes};
+use memlock_core::store::{Expiry, Op, Replies, Reply, Returns, Route, Store};
+use memlock_tests::client;
 use memlock_tests::process::Server;
 use memlock_tests::sweeps::key;
 use memlock_tests::url;
@@ -75,9 +75,7 @@ impl<'a> Items<'a> {
 }
 
 fn connect(place: &Place<'_>, parameters: &str) -> Arc<dyn Store> {
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let url = url::patient(&url::with(&place.url(), parameters));
-    schemes::connect(&url, &clock).unwrap()
+    client::store(&url::with(&place.url(), parameters))
 }
 
 fn add(key: &Key) -> Op<'_> {

@@ -1,15 +1,14 @@
 //! Processes that are killed, stopped, or ended by hand.
 
 use std::io;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::clock::{Clock, SystemClock};
 use memlock_core::name::Keyspace;
-use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Version, schemes};
+use memlock_core::store::{Expiry, Op, Reply, Returns, Route, Version};
 use memlock_core::{ErrorKind, Release};
 use memlock_tests::assert_safe;
+use memlock_tests::client;
 use memlock_tests::guarded;
 use memlock_tests::launch::{START_LIMIT, poll_until, run, until};
 use memlock_tests::postgresql::Postgresql;
@@ -22,9 +21,8 @@ use crate::{LEASE, Place, alone, is_free, shared};
 #[test]
 fn what_a_batch_has_replied_is_on_the_disk() {
     let server = alone();
-    let url = url::patient(&url::with(&Place::on(&server).url(), "durable=yes"));
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let store = schemes::connect(&url, &clock).unwrap();
+    let url = url::with(&Place::on(&server).url(), "durable=yes");
+    let store = client::store(&url);
     let keys = Keyspace::default();
     let (first, second, other) = (keys.lock(b"1"), keys.lock(b"2"), keys.lock(b"other"));
     let expiry = Expiry::After(LEASE);
@@ -38,7 +36,7 @@ fn what_a_batch_has_replied_is_on_the_disk() {
     assert!(matches!(replies[..2], [Reply::Stored(_), Reply::Stored(_)]), "{replies:?}");
     assert_eq!(replies[2], Reply::VersionMismatch);
     server.restart();
-    let store = schemes::connect(&url, &clock).unwrap();
+    let store = client::store(&url);
     let there = store.run(Route::of(&first), &[Op::get(&first), Op::get(&second)]).unwrap();
     assert!(there.iter().all(|reply| matches!(reply, Reply::Value(_))), "{there:?}");
 }

@@ -27,6 +27,17 @@ fn insert_a_row(place: &Place<'_>) {
     place.server.sql(&format!("INSERT INTO {name}.items VALUES ('old', '', 1, '-infinity')"));
 }
 
+/// Has a statement run before a row is deleted.
+fn before_each_deletion(place: &Place<'_>, statement: &str) {
+    let name = &place.name;
+    place.server.sql(&format!(
+        "CREATE FUNCTION {name}.hook() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN {statement}; RETURN OLD; END $$;
+        CREATE TRIGGER hook BEFORE DELETE ON {name}.items FOR EACH ROW
+        EXECUTE FUNCTION {name}.hook()"
+    ));
+}
+
 fn is_swept(place: &Place<'_>) {
     place.until(&format!("FROM {}.items WHERE key = 'old'", place.name), "0");
 }
@@ -40,12 +51,7 @@ fn no_caller_waits_for_the_sweep_behind_its_batch() {
     let (place, sweeping) = place_with_a_row();
     let name = &place.name;
     // A deletion waits for the stranger.
-    place.server.sql(&format!(
-        "CREATE FUNCTION {name}.pause() RETURNS trigger LANGUAGE plpgsql AS
-            $$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('{name}')); RETURN OLD; END $$;
-        CREATE TRIGGER pause BEFORE DELETE ON {name}.items FOR EACH ROW
-        EXECUTE FUNCTION {name}.pause()"
-    ));
+    before_each_deletion(&place, &format!("PERFORM pg_advisory_xact_lock(hashtext('{name}'))"));
     let mut stranger = place.server.stranger();
     stranger.run(&format!("SELECT pg_advisory_lock(hashtext('{name}'));"));
     let session_before = session(&place);
@@ -93,19 +99,13 @@ fn a_session_that_ends_behind_a_sweep_is_replaced() {
 #[test]
 fn a_sweep_that_is_refused_fails_no_batch() {
     let (place, sweeping) = place_with_a_row();
-    let name = &place.name;
-    place.server.sql(&format!(
-        "CREATE FUNCTION {name}.refuse() RETURNS trigger LANGUAGE plpgsql AS
-            $$ BEGIN RAISE EXCEPTION 'no'; END $$;
-        CREATE TRIGGER refuse BEFORE DELETE ON {name}.items FOR EACH ROW
-        EXECUTE FUNCTION {name}.refuse()"
-    ));
+    before_each_deletion(&place, "RAISE EXCEPTION 'no'");
     let session_before = session(&place);
     sweeping.store_until_due();
     assert!(matches!(sweeping.add(&key("n")), Ok(Reply::Stored(_))));
     assert_eq!(session(&place), session_before);
     assert!(place.logged().iter().any(|line| line.contains("ERROR:  no")), "it was refused");
-    place.server.sql(&format!("DROP TRIGGER refuse ON {name}.items"));
+    place.server.sql(&format!("DROP TRIGGER hook ON {}.items", place.name));
     sweeping.store_until_due();
     is_swept(&place);
 }
