@@ -95,8 +95,6 @@ pub enum Mutation {
     KeepAnyones,
     /// A lease is renewed after its end.
     KeepPastTheEnd,
-    /// A renewal is counted from the reply.
-    KeepFromReply,
     /// A slow renewal is trusted, though the server may have been stopped.
     BelieveSlowRenewals,
     /// A renewal that finds another version considers the lock lost, though an earlier renewal may
@@ -162,7 +160,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 73] = [
+    pub const ALL: [Mutation; 72] = [
         Mutation::BlindDelete,
         Mutation::TtlOfTheLease,
         Mutation::TtlPlusOne,
@@ -205,7 +203,6 @@ impl Mutation {
         Mutation::TearDownWhatCame,
         Mutation::KeepAnyones,
         Mutation::KeepPastTheEnd,
-        Mutation::KeepFromReply,
         Mutation::BelieveSlowRenewals,
         Mutation::KeepChangedIsGone,
         Mutation::KeepLostReplyIsLoss,

@@ -1,6 +1,7 @@
 //! An item and how to reach it: the target of acquisitions, waits, reports and reaping.
 
 use std::fmt;
+use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::context::Context;
@@ -8,7 +9,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::name::Key;
 use crate::store::{
-    Failure, Item, Op, Pending, Replies, Reply, Request, Route, Silence, TimeLimit,
+    Failure, Item, Op, Pending, Replies, Reply, Request, Route, Silence, TimeLimit, Version,
 };
 
 /// How often in a row a step is sent before its outcome counts as unknown.
@@ -70,6 +71,12 @@ impl Target {
     /// When the store has dropped, at the latest, an item whose request is sent now.
     pub(crate) fn gone(&self, lease: Lease) -> Moment {
         self.context.guarantees().gone(lease, self.now())
+    }
+
+    /// For how long the item's server gives no new grants yet in the life that gave this version.
+    /// Zero if it gives them.
+    pub(crate) fn recovers_for(&self, version: Version) -> Duration {
+        self.context.recovers_for(self.route, version.epoch())
     }
 
     /// Whether nothing is sent to the item's server, for now.

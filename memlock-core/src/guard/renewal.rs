@@ -11,10 +11,10 @@
 //! A client has one renewal thread, which starts with the first lease to renew and ends with the
 //! last one. It renews leases that are due together with those that are due soon: for each server
 //! one packet with compare-and-sets for mutexes and reads for semaphores, and another one for
-//! leases that need a second step. Each step is an owner's step, as `extend` is: a lease that is no
-//! longer held is never renewed, and no request is started once the lease has expired, or its
-//! holder has released it. A process that was stopped for longer than its lease therefore finds the
-//! lease lost when it continues.
+//! leases that need a second step. A renewal of a lock is the owner's step that `extend` is: a lease
+//! that is no longer held is never renewed, and no request is started once its holder has released
+//! it, or the lease has expired, except to remove a record that counts for nothing. A process that
+//! was stopped for longer than its lease therefore finds the lease lost when it continues.
 //!
 //! In a forked child there is no renewal thread, and nothing is held.
 
@@ -162,12 +162,12 @@ impl Renewal {
             return Ok(false);
         }
         // A caller that only reads the state must not wait for the server.
-        let check = self.entry.held().as_ref().map(|held| held.checker());
-        let Some(check) = check else { return Ok(false) };
-        let mut there = check()?;
+        let checker = || self.entry.held().as_ref().map(|held| held.checker());
+        let looks = || checker().map_or(Ok(false), |check| check());
+        let mut there = looks()?;
         if !there && let Some(put_back) = self.reclaimer() {
             // The renewal may have done so meanwhile, by a longer lease.
-            there = put_back()? || check()?;
+            there = put_back()? || looks()?;
         }
         // The lock may have been released, or found lost, meanwhile.
         if !there && self.is_held() {

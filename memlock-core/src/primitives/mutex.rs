@@ -31,11 +31,11 @@ mod attempt;
 mod hand_off;
 mod handle;
 mod lock;
-mod reclaim;
 mod release;
 mod renew;
 mod reserve;
 mod resolve;
+mod step;
 mod wake;
 
 pub use handle::{Mutex, Owner};

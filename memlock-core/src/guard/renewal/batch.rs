@@ -83,15 +83,19 @@ impl Batch {
         true
     }
 
-    pub(super) fn op(&self) -> Op<'_> {
-        self.renewal.op()
+    pub(super) fn ops(&self) -> Vec<Op<'_>> {
+        self.renewal.ops()
     }
 
-    /// Handles a reply. True if there is another step to take.
-    pub(super) fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> bool {
-        match self.renewal.take(reply, sent, came) {
+    /// Handles the replies to a step. True if there is another step to take.
+    pub(super) fn take(&mut self, replies: Vec<Reply>, sent: Moment, came: Moment) -> bool {
+        match self.renewal.take(replies, sent, came) {
             Progress::Renewed => {
                 self.renewed();
+                false
+            }
+            Progress::InDoubt => {
+                self.entries.iter().for_each(|(entry, _)| entry.not_renewed(true));
                 false
             }
             Progress::NotYet { gone } => {

@@ -17,7 +17,7 @@ use crate::target::Target;
 /// Whether the acquisition with this token is still to be renewed.
 pub(crate) type Wanted = Arc<dyn Fn(Token) -> bool + Send + Sync>;
 /// A read from the server that does not need the guard.
-pub(crate) type Check = Box<dyn Fn() -> Result<bool> + Send>;
+pub(crate) type Check = Box<dyn FnOnce() -> Result<bool> + Send>;
 
 /// A guard that can be renewed, as the renewal thread uses it.
 pub(crate) trait Renewable: Send {
@@ -56,6 +56,8 @@ pub(crate) enum Progress {
     NotYet { gone: Vec<Token> },
     /// All remaining guards have their new lease.
     Renewed,
+    /// They may have it, but for how long is not known: the renewal begins anew.
+    InDoubt,
 }
 
 /// The result of adding another guard.
@@ -69,7 +71,8 @@ pub(crate) enum Joined {
 
 /// A renewal in progress, of one guard or of several guards that share an item.
 pub(crate) trait PendingRenewal: Send {
-    fn op(&self) -> Op<'_>;
+    /// The operations of the next step.
+    fn ops(&self) -> Vec<Op<'_>>;
     /// Whether the next step writes, so that its outcome would be in doubt without a reply.
     fn writes(&self) -> bool;
     /// Whether all the old leases still run at this moment: nothing is sent afterwards.
@@ -77,8 +80,8 @@ pub(crate) trait PendingRenewal: Send {
     /// Called before a step is sent, with each guard of this renewal: notes what the request may
     /// leave on the server if it is carried out after a release.
     fn announce(&self, _guard: &mut dyn Renewable) {}
-    /// Handles the reply to a step, with the times when the step was sent and answered.
-    fn take(&mut self, reply: &Reply, sent: Moment, came: Moment) -> Progress;
+    /// Handles the replies to a step, with the times when the step was sent and answered.
+    fn take(&mut self, replies: Vec<Reply>, sent: Moment, came: Moment) -> Progress;
     /// Gives a guard of this renewal its new lease.
     fn apply(&self, guard: &mut dyn Renewable);
     /// Adds another guard.

@@ -123,13 +123,15 @@ fn renew_together(
         let Some(first) = batches.first() else { return Ok(()) };
         let (context, route) = (first.context().clone(), first.route());
         let sent = context.clock().now();
-        let ops: Vec<Op<'_>> = batches.iter().map(Batch::op).collect();
+        let steps: Vec<Vec<Op<'_>>> = batches.iter().map(Batch::ops).collect();
+        let (ops, lengths) = (steps.concat(), steps.iter().map(Vec::len).collect::<Vec<usize>>());
         match context.send(Request::new(route, &ops)).receive() {
             Ok(replies) => {
                 let came = context.clock().now();
-                let mut replies = replies.into_iter();
+                let (mut replies, mut lengths) = (replies.into_iter(), lengths.into_iter());
                 batches.retain_mut(|batch| {
-                    replies.next().is_some_and(|reply| batch.take(&reply, sent, came))
+                    let its = replies.by_ref().take(lengths.next().unwrap_or(0)).collect();
+                    batch.take(its, sent, came)
                 });
                 refused.extend(batches.extract_if(.., |batch| batch.is_refused()));
             }

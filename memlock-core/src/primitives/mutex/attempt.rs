@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::lock::{Grant, HandoffRequest, Lock, Tenure};
 use super::reserve::{Reservations, Reserver, remove};
+use super::step::Action;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::orphan;
@@ -101,8 +102,7 @@ impl<'a> Attempt<'a> {
     /// For how long the server gives no new grants yet in the life that gave this version: a server
     /// that is persistent may have kept a reservation.
     fn recovery(&self, version: Version) -> Option<Duration> {
-        let Target { context, route, .. } = self.target;
-        Some(context.recovers_for(*route, version.epoch())).filter(|left| !left.is_zero())
+        Some(self.target.recovers_for(version)).filter(|left| !left.is_zero())
     }
 
     /// Builds the guard of a mutex that was granted with this version.
@@ -124,7 +124,7 @@ impl<'a> Attempt<'a> {
         let mut lock = grant.into_lock();
         if target.context.guarantees().is_suspicious(target.now().since(sent))
             && !mutation::has(Mutation::BelieveSlowGrants)
-            && let Err(error) = lock.cap_deadline_by_ttl()
+            && let Err(error) = lock.resolve(Action::Verify)
         {
             // The grant is released, so that no waiter has to wait until its lease ends.
             let left = match lock.unlock() {

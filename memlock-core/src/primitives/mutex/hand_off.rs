@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::lock::{Grant, HandoffRequest, Lock, Tenure};
-use super::resolve::{OwnerOutcome, OwnerStep, Successor};
+use super::step::{Action, OwnerOutcome, Successor};
 use super::wake::{REAPER, local_waiters};
 use crate::error::{ErrorKind, Result};
 use crate::guard::lease_guard::Outcome;
@@ -29,15 +29,16 @@ impl Lock {
     /// the limits of the tenure are reached, an earlier release is in doubt, or the server recovers
     /// or refuses to store the record: the caller then has to release the lock.
     pub(super) fn hand_off(&mut self) -> Option<Result<Outcome<Item>>> {
-        if self.kind.tenure.handoffs >= MOST_IN_A_TURN
-            || self.release_in_doubt
-            || self.recovers(self.kind.version) && !mutation::has(Mutation::HandOffWhileRecovering)
-        {
+        if self.kind.tenure.handoffs >= MOST_IN_A_TURN || self.release_in_doubt {
             return None;
         }
         // Requests for the successor are always tried, even if this guard is being dropped.
         let target = self.kind.target.for_calls();
         let context = &target.context;
+        let recovers = !target.recovers_for(self.kind.version).is_zero();
+        if recovers && !mutation::has(Mutation::HandOffWhileRecovering) {
+            return None;
+        }
         if context.clock().now() >= self.kind.tenure.began + LONGEST_TURN {
             return None;
         }
@@ -50,7 +51,7 @@ impl Lock {
             let mut value = identity.record(token, context.clock());
             value.extend_from_slice(NOTIFIES);
             let resolved =
-                self.resolve(OwnerStep::HandOff(&Successor { token, value: &value, lease }))?;
+                self.resolve(Action::HandOff(Successor { token, value: value.clone(), lease }))?;
             Ok((resolved, value))
         });
         match resolved {
@@ -75,7 +76,7 @@ impl Lock {
                     successors: self.kind.successors,
                 });
                 let slow = context.guarantees().is_suspicious(context.clock().now().since(sent));
-                if slow && lock.cap_deadline_by_ttl().is_err() {
+                if slow && lock.resolve(Action::Verify).is_err() {
                     drop(lock);
                 } else {
                     served.grant(lock);

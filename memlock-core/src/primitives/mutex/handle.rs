@@ -20,7 +20,7 @@ use crate::waiters::{self, Waiter};
 
 use super::attempt::Attempt;
 use super::lock::{KIND, Lock};
-use super::resolve::ROUNDS;
+use super::step::ROUNDS;
 use super::wake::{REAPER, local_waiters, wake_next};
 
 /// A mutex, identified by its name. The handle can be used from any number of threads at once. Each

@@ -119,17 +119,11 @@ impl Grant {
 }
 
 impl Lock {
-    /// The server has the lock with this version.
-    pub(super) fn confirm(&mut self, version: Version) {
-        self.kind.version = version;
-        self.found(version);
-    }
-
-    /// The server has the lock, with this version, of which the guard is not to know.
-    pub(super) fn found(&self, version: Version) {
-        if let Some(confirmed) = &self.kind.confirmed {
-            confirmed.found(version);
-        }
+    /// A request that puts the lock back may be carried out after the release: what it leaves is
+    /// removed until then.
+    pub(super) fn may_come_back(&mut self, until: Moment) {
+        self.kind.orphan = self.kind.orphan.max(Some(until));
+        self.server_until = self.server_until.max(until);
     }
 
     pub(super) fn remember_entries(&mut self, entry_ids: QueueReceipt) {

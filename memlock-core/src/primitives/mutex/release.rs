@@ -5,14 +5,15 @@ use std::time::Duration;
 
 use super::lock::{Exclusive, KIND, Lock};
 use super::reserve::Reserver;
-use super::resolve::OwnerStep;
+use super::resolve;
+use super::step::{Action, OwnerStep};
 use super::wake::{REAPER, local_waiters, wake_next, waker};
 use crate::clock::Moment;
 use crate::error::{Error, Result};
 use crate::guard::lease_guard::{Kind, Outcome, Step};
 use crate::guard::orphan::Reaper;
 use crate::notify::WakeMessage;
-use crate::owner::{is_ours, value_start};
+use crate::owner::value_start;
 use crate::report::Subject;
 use crate::store::{Item, Op, Reply};
 use crate::target::Target;
@@ -53,8 +54,8 @@ impl Kind for Exclusive {
 
     fn resolve(lock: &mut Lock, step: Step) -> Result<Outcome<Item>> {
         lock.resolve(match step {
-            Step::Release => OwnerStep::Release,
-            Step::Extend(lease) => OwnerStep::Extend(lease),
+            Step::Release => Action::Release,
+            Step::Extend(lease) => Action::Extend(lease),
         })
         .map(Into::into)
     }
@@ -72,15 +73,7 @@ impl Kind for Exclusive {
     }
 
     fn is_there(lock: &Lock) -> Result<bool> {
-        match (lock.kind.target.get()?, lock.reclaim()) {
-            (Some(item), _) if is_ours(&item.value, lock.token) => {
-                lock.found(item.version);
-                Ok(true)
-            }
-            (Some(_), _) => Ok(false),
-            (None, Some(reclaim)) => reclaim.check(lock.token),
-            (None, None) => Ok(false),
-        }
+        resolve::check(OwnerStep::new(lock, Action::Check))
     }
 
     fn wake_next(lock: &Lock, queue: Item) {

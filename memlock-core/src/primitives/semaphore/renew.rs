@@ -47,16 +47,16 @@ enum Step {
 }
 
 impl PendingRenewal for PermitRenewals {
-    fn op(&self) -> Op<'_> {
+    fn ops(&self) -> Vec<Op<'_>> {
         let key = &self.semaphore.target.key;
-        match &self.step {
+        vec![match &self.step {
             Step::Put { snapshot, value } => {
                 let expiry = Expiry::At(Duration::from_secs(snapshot.record.expires));
                 let (version, returns) = (snapshot.version, Returns::Nothing);
                 Op::CompareAndSet { key, version, value, expiry, returns }
             }
             Step::Inspect | Step::Believe { .. } => Op::get(key),
-        }
+        }]
     }
 
     fn writes(&self) -> bool {
@@ -67,7 +67,8 @@ impl PendingRenewal for PermitRenewals {
         self.permits.iter().all(|permit| now < permit.old_deadline)
     }
 
-    fn take(&mut self, reply: &Reply, sent: Moment, _came: Moment) -> Progress {
+    fn take(&mut self, replies: Vec<Reply>, sent: Moment, _came: Moment) -> Progress {
+        let Some(reply) = replies.first() else { return Progress::InDoubt };
         match std::mem::replace(&mut self.step, Step::Inspect) {
             Step::Put { snapshot, .. } if *reply == Reply::Written => {
                 // `touch` has counted this write.

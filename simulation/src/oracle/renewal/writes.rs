@@ -22,11 +22,12 @@ impl Oracle {
     ) {
         let (before, after) =
             (token_of(change.before.as_deref()), token_of(change.after.as_deref()));
-        // A lock that was put back too late is removed again.
+        // A record that counts for nothing is removed: the lock was put back too late, or a late request
+        // may have added it.
         let ended = |token: &str| {
             self.renewals.all.get(token).is_some_and(|renewed| !renewed.is_relied_on(now))
         };
-        if self.guard.is_some() && after.is_none() && before.as_deref().is_some_and(ended) {
+        if after.is_none() && before.as_deref().is_some_and(ended) {
             return;
         }
         self.renewer_wrote(before.as_deref(), after.as_deref(), by);

@@ -1,0 +1,134 @@
+//! What an owner knows of a step whose request failed, and how the step goes on.
+
+use super::replies::{lost, taken};
+use super::{Action, Ended, OwnerStep, ROUNDS, State};
+use crate::error::{Error, ErrorKind};
+use crate::mutation::{self, Mutation};
+use crate::owner::{NOTIFIES, OwnerRecord};
+use crate::store::{Failure, Version};
+use crate::target::ATTEMPTS;
+
+impl OwnerStep {
+    pub(super) fn failed(&mut self, failure: Failure) -> Ended {
+        match self.state {
+            State::Remove(_) if matches!(self.action, Action::Check) => lost(None),
+            State::Refused => self.error.take().map_or_else(|| lost(None), |it| self.not_sent(it)),
+            State::Verify { .. } | State::Look => {
+                self.failures += 1;
+                if failure.sent && self.failures < ATTEMPTS {
+                    return None;
+                }
+                let error = failure.of_read();
+                if self.state == State::Look { Some(Err(error)) } else { self.unverified(error) }
+            }
+            State::PutBack { .. } if matches!(self.action, Action::Check) => {
+                if let Some(confirmed) = &self.confirmed {
+                    confirmed.change(|last| last.in_doubt |= failure.sent);
+                }
+                (self.error, self.failures) = (Some(failure.of_read()), 0);
+                self.again()
+            }
+            State::Act | State::ReadAndAct | State::PutBack { .. } | State::Remove(_) => {
+                self.change_failed(failure)
+            }
+        }
+    }
+
+    fn change_failed(&mut self, Failure { error, sent }: Failure) -> Ended {
+        let acts = matches!(self.state, State::Act | State::ReadAndAct);
+        if !sent && self.error.is_none() {
+            if error.kind() != ErrorKind::Protocol || !acts {
+                return self.not_sent(error);
+            }
+            (self.error, self.state) = (Some(error), State::Refused);
+            return None;
+        }
+        if sent {
+            if matches!(self.action, Action::Release) && mutation::has(Mutation::GuessReleased) {
+                return taken(None);
+            }
+            self.note_doubt();
+        }
+        self.failures += 1;
+        if self.failures == ATTEMPTS {
+            return Some(Err(Error::unresolved(Some(error), "lock")));
+        }
+        self.error = Some(error);
+        self.again()
+    }
+
+    /// A change got no reply.
+    fn note_doubt(&mut self) {
+        if let State::PutBack { .. } | State::Remove(_) = self.state {
+            self.orphan = self.orphan.max(Some(self.reaches()));
+            return;
+        }
+        match self.action {
+            Action::Extend(_) if mutation::has(Mutation::HopeForTheLonger) => {}
+            Action::Extend(lease) => {
+                // The shorter lease may be the valid one from now on.
+                let guarantees = self.target.context.guarantees();
+                self.deadline = guarantees.kept_by_either(self.deadline, self.lease, lease);
+                self.lease = self.lease.min(lease);
+                self.extension_in_doubt = true;
+            }
+            _ => self.release_in_doubt = true,
+        }
+    }
+
+    /// The error of a step that ends with a request that was not sent: it changed nothing, but an
+    /// earlier release may have.
+    pub(super) fn not_sent(&self, error: Error) -> Ended {
+        let releases = matches!(self.action, Action::Release | Action::HandOff(_));
+        let in_doubt = releases && self.release_in_doubt;
+        Some(Err(if in_doubt { Error::unresolved(Some(error), "lock") } else { error }))
+    }
+
+    /// For how long the server keeps the lock is not known.
+    pub(super) fn unverified(&mut self, error: Error) -> Ended {
+        if !matches!(self.action, Action::Extend(_)) {
+            return Some(Err(error));
+        }
+        self.deadline = self.deadline.min(self.least);
+        self.extension_in_doubt = true;
+        let text = format!("It was extended, but for how long is not known: {error}");
+        Some(Err(Error::new(ErrorKind::Unknown, text)))
+    }
+
+    /// The step is repeated, after a read.
+    pub(super) fn again(&mut self) -> Ended {
+        self.rounds += 1;
+        if self.rounds == ROUNDS {
+            return Some(Err(Error::unresolved(self.error.take(), "lock")));
+        }
+        self.state = match self.action {
+            Action::Check | Action::Verify => State::Look,
+            _ => State::ReadAndAct,
+        };
+        self.choose_queue();
+        None
+    }
+
+    /// A release reads the queue, if there may be one; but a queue that cannot be read must not
+    /// prevent the release.
+    pub(super) fn choose_queue(&mut self) {
+        let reads = matches!(self.action, Action::Release) && self.notifies && self.failures == 0;
+        self.queue = reads.then(|| self.target.key.waiters());
+    }
+
+    /// The server has the lock with this version.
+    pub(super) fn confirm(&mut self, version: Version) {
+        (self.version, self.life) = (version, version.epoch());
+        if let Some(confirmed) = &self.confirmed {
+            confirmed.found(version);
+        }
+    }
+
+    /// Notes whether a waiter has marked the record.
+    pub(super) fn notice_waiters(&mut self, value: &[u8]) {
+        if !self.notifies && OwnerRecord::parse(value).is_some_and(|record| record.notifies) {
+            self.notifies = true;
+            self.value.extend_from_slice(NOTIFIES);
+        }
+    }
+}

@@ -1,0 +1,630 @@
+//! The rows of the state table, with replies that no server gives on demand.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::*;
+use crate::clock::{Clock, Moment, SystemClock};
+use crate::context::Context;
+use crate::error::ErrorKind;
+use crate::name::Keyspace;
+use crate::notify::NotifySetting;
+use crate::notify::udp::UdpNotifier;
+use crate::primitives::mutex::lock::{Grant, Tenure};
+use crate::store::recovery::Guard;
+use crate::store::{
+    ClockOf, Failure, FencesRise, Guarantees, Node, Pending, Recovery, Reply, Request, Route,
+    Scope, Store, Stored, Survives,
+};
+
+const OURS: &[u8] = b"memlock/1 00000000000000000000000000000001 web-3 4711 1795170000";
+const THEIRS: &[u8] = b"memlock/1 00000000000000000000000000000002 web-4 4712 1795170000";
+const NEXT: &[u8] = b"memlock/1 00000000000000000000000000000003 web-3 4711 1795170000 rings";
+/// The life of the server in which the lock was granted, and a later one.
+const LIFE: Epoch = Epoch::new(1, 1);
+const LATER: Epoch = Epoch::new(2, 1);
+const NOW: Moment = Moment::from_boot(Duration::from_secs(1000));
+const LEASE: Duration = Duration::from_secs(30);
+
+/// It answers nothing: the tests give the replies. It recovers in this life, if any.
+#[derive(Debug)]
+struct Server {
+    recovers: Option<Epoch>,
+}
+
+impl Store for Server {
+    fn send<'a>(&'a self, _request: Request<'a>) -> Pending<'a> {
+        Pending::ended(Err(Failure::unsent(Error::new(ErrorKind::Unreachable, "never"))))
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            scope: Scope::Network,
+            clock_error: Duration::from_secs(2),
+            clock_step: Duration::from_secs(1),
+            suspicious_delay: Some(Duration::from_millis(50)),
+            clock: ClockOf::Server,
+            survives: Survives::Nothing,
+            evicts: false,
+            fences_rise: FencesRise::WhileClocksDo,
+            order: Order::Sent,
+            guard: self.recovers.and_then(|_| Guard::new(2 * LEASE).ok()),
+            longest_key: 250,
+            longest_value: 1024,
+        }
+    }
+
+    fn time(&self, _route: Route) -> Option<Duration> {
+        None
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        Vec::new()
+    }
+
+    fn recovery(&self, _route: Route) -> Option<Recovery> {
+        self.recovers.map(|life| Recovery { life, age: LEASE, left: LEASE })
+    }
+
+    fn recovers_for(&self, _route: Route, life: Epoch) -> Duration {
+        if self.recovers == Some(life) { LEASE } else { Duration::ZERO }
+    }
+}
+
+#[derive(Debug)]
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Moment {
+        NOW
+    }
+
+    fn unix_seconds(&self) -> u64 {
+        1_795_170_000
+    }
+
+    fn sleep(&self, _duration: Duration) {}
+
+    fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
+        SystemClock.random(bytes)
+    }
+}
+
+/// A lock that was granted just now, with the version 7.
+fn lock(recovers: Option<Epoch>) -> Lock {
+    let notifier = Arc::new(UdpNotifier::new(NotifySetting::Near));
+    let (store, keys) = (Arc::new(Server { recovers }), Keyspace::default());
+    let key = keys.lock(b"m");
+    let context = Context::new(store, Arc::new(Still), keys, None, notifier);
+    let grant = Grant {
+        target: Target::new(context, key),
+        token: Token::from_bits(1),
+        value: OURS.to_vec(),
+        notifies: false,
+        version: version(7),
+        fence: 1,
+        lease: lease(),
+        sent: NOW,
+        orphan: None,
+        tenure: Tenure { began: NOW, handoffs: 0 },
+    };
+    grant.into_lock()
+}
+
+fn lease() -> Lease {
+    Lease::new(LEASE).unwrap()
+}
+
+fn version(number: u64) -> Version {
+    Version::new(LIFE, number)
+}
+
+fn value(value: &[u8], version: Version) -> Reply {
+    let remaining = Some(LEASE);
+    Reply::Value(Item { value: value.to_vec(), version, remaining, fence: 9 })
+}
+
+fn stored(version: Version) -> Reply {
+    Reply::Stored(Stored { version, fence: 9 })
+}
+
+fn hand_off() -> Action {
+    Action::HandOff(Successor { token: Token::from_bits(3), value: NEXT.to_vec(), lease: lease() })
+}
+
+/// What the step sends, in words.
+fn sent(step: &OwnerStep) -> String {
+    let words = step.ops().into_iter().map(|op| match op {
+        Op::Get { .. } => "get".into(),
+        Op::Add { .. } => "add".into(),
+        Op::Delete { version, .. } => format!("delete {}", version.number()),
+        Op::CompareAndSet { version, .. } => format!("set {}", version.number()),
+        other => format!("{other:?}"),
+    });
+    words.collect::<Vec<String>>().join(", ")
+}
+
+/// The step goes on after these replies, which come at once, with this request.
+#[track_caller]
+fn goes_on(step: &mut OwnerStep, replies: impl IntoIterator<Item = Reply>, next: &str) {
+    let ended = step.on(Ok(replies.into_iter().collect()), NOW, NOW);
+    assert!(ended.is_none(), "{ended:?}");
+    assert_eq!(sent(step), next);
+}
+
+/// The step ends with these replies, which come this much later.
+#[track_caller]
+fn ends(
+    step: &mut OwnerStep,
+    replies: impl IntoIterator<Item = Reply>,
+    after: Duration,
+) -> OwnerOutcome {
+    step.on(Ok(replies.into_iter().collect()), NOW, NOW + after).unwrap().unwrap()
+}
+
+const AT_ONCE: Duration = Duration::ZERO;
+
+fn fails(step: &mut OwnerStep, kind: ErrorKind, sent: bool) -> Option<ErrorKind> {
+    let failure = Failure { error: Error::new(kind, "no"), sent };
+    step.on(Err(failure), NOW, NOW).map(|ended| ended.unwrap_err().kind())
+}
+
+fn no_reply(step: &mut OwnerStep) -> Option<ErrorKind> {
+    fails(step, ErrorKind::Unknown, true)
+}
+
+#[test]
+fn a_change_that_is_carried_out_ends_the_step() {
+    let held = lock(None);
+    let mut release = OwnerStep::new(&held, Action::Release);
+    assert_eq!(sent(&release), "delete 7");
+    assert_eq!(ends(&mut release, [Reply::Deleted], AT_ONCE), OwnerOutcome::Taken(None));
+
+    let mut extend = OwnerStep::new(&held, Action::Extend(Lease::new(2 * LEASE).unwrap()));
+    assert_eq!(sent(&extend), "set 7");
+    let outcome = ends(&mut extend, [stored(version(8))], Duration::from_millis(50));
+    assert_eq!(outcome, OwnerOutcome::Taken(None));
+    let mut held = held;
+    extend.apply(&mut held);
+    assert_eq!((held.kind.version, held.deadline), (version(8), lease_from(NOW, 2 * LEASE)));
+
+    let mut next = OwnerStep::new(&held, hand_off());
+    assert_eq!(sent(&next), "set 8");
+    let outcome = ends(&mut next, [stored(version(9))], Duration::from_millis(50));
+    assert_eq!(outcome, OwnerOutcome::HandedOff { version: version(9), fence: 9, sent: NOW });
+}
+
+fn lease_from(sent: Moment, lease: Duration) -> Moment {
+    Lease::new(lease).unwrap().deadline(sent)
+}
+
+#[test]
+fn a_release_reads_the_queue_that_there_may_be() {
+    let mut held = lock(None);
+    held.kind.notifies = true;
+    let mut release = OwnerStep::new(&held, Action::Release);
+    assert_eq!(sent(&release), "delete 7, get");
+    let queue = Item { value: b"queue".to_vec(), version: version(1), remaining: None, fence: 0 };
+    let replies = [Reply::Deleted, Reply::Value(queue.clone())];
+    assert_eq!(ends(&mut release, replies, AT_ONCE), OwnerOutcome::Taken(Some(queue.clone())));
+
+    // Of a mutex that another client holds, it is no concern.
+    for (answer, read, left) in [
+        (Reply::Missing, Reply::Missing, Some(queue.clone())),
+        (Reply::VersionMismatch, value(THEIRS, version(8)), None),
+    ] {
+        let mut release = OwnerStep::new(&held, Action::Release).in_doubt();
+        let replies = [read, answer, Reply::Value(queue.clone())];
+        assert_eq!(ends(&mut release, replies, AT_ONCE), OwnerOutcome::Lost(left));
+    }
+
+    // A queue that cannot be read must not prevent the release.
+    let mut release = OwnerStep::new(&held, Action::Release);
+    assert!(release.wakes_ahead());
+    assert_eq!(no_reply(&mut release), None);
+    assert_eq!(sent(&release), "get, delete 7");
+    assert!(!release.wakes_ahead());
+}
+
+#[test]
+fn a_version_that_has_changed_is_read() {
+    for action in [Action::Release, Action::Extend(lease()), hand_off()] {
+        let held = lock(None);
+        let change = if let Action::Release = action { "delete" } else { "set" };
+        let mut step = OwnerStep::new(&held, action.clone());
+        goes_on(&mut step, [Reply::VersionMismatch], &format!("get, {change} 7"));
+        // A waiter has marked the record.
+        let marked = [OURS, b" rings"].concat();
+        let replies = [value(&marked, version(8)), Reply::VersionMismatch];
+        let queue = if let Action::Release = action { ", get" } else { "" };
+        goes_on(&mut step, replies, &format!("get, {change} 8{queue}"));
+
+        let mut missing = OwnerStep::new(&held, action.clone());
+        assert_eq!(ends(&mut missing, [Reply::Missing], AT_ONCE), OwnerOutcome::Lost(None));
+        let mut others = OwnerStep::new(&held, action).in_doubt();
+        let replies = [value(THEIRS, version(8)), Reply::VersionMismatch];
+        assert_eq!(ends(&mut others, replies, AT_ONCE), OwnerOutcome::Lost(None));
+    }
+}
+
+#[test]
+fn a_mark_is_kept_when_the_record_is_written_again() {
+    let mut held = lock(None);
+    let mut step = OwnerStep::new(&held, Action::Extend(lease())).in_doubt();
+    let marked = [OURS, b" rings"].concat();
+    let _ = step.on(Ok(vec![value(&marked, version(8)), Reply::VersionMismatch]), NOW, NOW);
+    let [_, Op::CompareAndSet { value, .. }] = step.ops()[..] else { panic!() };
+    assert_eq!(value, marked);
+    step.apply_renewal(&mut held);
+    assert!(held.kind.notifies && held.kind.value == marked);
+}
+
+#[test]
+fn what_others_change_all_the_time_is_unresolved() {
+    let held = lock(None);
+    let mut step = OwnerStep::new(&held, Action::Release);
+    let mut replies = vec![Reply::VersionMismatch];
+    for number in 8.. {
+        if let Some(ended) = step.on(Ok(replies), NOW, NOW) {
+            assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unknown);
+            assert_eq!(number, 7 + ROUNDS as u64);
+            break;
+        }
+        replies = vec![value(OURS, version(number)), Reply::VersionMismatch];
+    }
+}
+
+#[test]
+fn an_item_that_was_missing_and_changed_is_read_again() {
+    let held = lock(None);
+    let mut step = OwnerStep::new(&held, Action::Release).in_doubt();
+    let unclear = [Reply::Missing, Reply::VersionMismatch];
+    goes_on(&mut step, unclear.clone(), "get, delete 7");
+    goes_on(&mut step, unclear.clone(), "get, delete 7");
+    assert_eq!(ends(&mut step, unclear, AT_ONCE), OwnerOutcome::Lost(None));
+}
+
+#[test]
+fn an_earlier_release_without_a_reply_explains_what_is_missing() {
+    let missing = [Reply::Missing, Reply::Missing];
+    let mut release = OwnerStep::new(&lock(None), Action::Release);
+    assert_eq!(no_reply(&mut release), None);
+    assert_eq!(ends(&mut release, missing.clone(), AT_ONCE), OwnerOutcome::Taken(None));
+
+    let mut late = OwnerStep::new(&lock(None), Action::Release);
+    assert_eq!(no_reply(&mut late), None);
+    assert_eq!(ends(&mut late, missing.clone(), LEASE), OwnerOutcome::Lost(None));
+
+    let mut held = lock(None);
+    held.release_in_doubt = true;
+    let mut extend = OwnerStep::new(&held, Action::Extend(lease()));
+    assert_eq!(sent(&extend), "get, set 7");
+    assert_eq!(ends(&mut extend, missing, AT_ONCE), OwnerOutcome::Lost(None));
+
+    // Another client has it since, in another life of the server: that says nothing.
+    let mut release = OwnerStep::new(&held, Action::Release);
+    let others = [value(THEIRS, Version::new(LATER, 1)), Reply::VersionMismatch];
+    assert_eq!(ends(&mut release, others, AT_ONCE), OwnerOutcome::Lost(None));
+}
+
+#[test]
+fn a_hand_off_that_had_arrived_is_found() {
+    let mut step = OwnerStep::new(&lock(None), hand_off());
+    assert_eq!(no_reply(&mut step), None);
+    let replies = vec![value(NEXT, version(8)), Reply::VersionMismatch];
+    let later = NOW + Duration::from_secs(1);
+    let ended = step.on(Ok(replies), later, later).unwrap().unwrap();
+    // Its lease counts from the request that was carried out: the first one, at the earliest.
+    assert_eq!(ended, OwnerOutcome::HandedOff { version: version(8), fence: 9, sent: NOW });
+}
+
+#[test]
+fn a_server_that_does_not_answer_leaves_a_step_in_doubt() {
+    for action in [Action::Release, Action::Extend(lease()), hand_off()] {
+        let mut held = lock(None);
+        let releases = !matches!(action, Action::Extend(_));
+        let mut step = OwnerStep::new(&held, action.clone());
+        assert_eq!(no_reply(&mut step), None);
+        assert!(sent(&step).starts_with("get, "));
+        // The outcome of the first request is still not known if the second one is not sent.
+        assert_eq!(fails(&mut step, ErrorKind::Unreachable, false), None);
+        assert_eq!(fails(&mut step, ErrorKind::Unreachable, false), Some(ErrorKind::Unknown));
+        step.apply(&mut held);
+        assert_eq!((held.release_in_doubt, held.extension_in_doubt), (releases, !releases));
+
+        let mut step = OwnerStep::new(&lock(None), action.clone());
+        let refused = fails(&mut step, ErrorKind::Unreachable, false);
+        assert_eq!(refused, Some(ErrorKind::Unreachable));
+
+        // It may still be in doubt from before.
+        let mut step = OwnerStep::new(&held, action);
+        let kind = if releases { ErrorKind::Unknown } else { ErrorKind::Unreachable };
+        assert_eq!(fails(&mut step, ErrorKind::Unreachable, false), Some(kind));
+    }
+}
+
+#[test]
+fn the_shorter_lease_counts_when_an_extension_is_in_doubt() {
+    let mut held = lock(None);
+    let before = held.deadline;
+    let mut step = OwnerStep::new(&held, Action::Extend(Lease::new(LEASE / 3).unwrap()));
+    assert_eq!(no_reply(&mut step), None);
+    step.apply(&mut held);
+    assert_eq!(held.lease.duration(), LEASE / 3);
+    assert!(held.deadline <= before.max(NOW) && held.deadline <= NOW + LEASE / 3);
+
+    let mut held = lock(None);
+    let mut step = OwnerStep::new(&held, Action::Extend(Lease::new(2 * LEASE).unwrap()));
+    assert_eq!(no_reply(&mut step), None);
+    step.apply(&mut held);
+    assert_eq!((held.lease.duration(), held.deadline), (LEASE, before));
+}
+
+#[test]
+fn a_refused_change_may_have_removed_the_item() {
+    for action in [Action::Release, Action::Extend(lease()), hand_off()] {
+        let refused = || {
+            let mut step = OwnerStep::new(&lock(None), action.clone());
+            assert_eq!(fails(&mut step, ErrorKind::Protocol, false), None);
+            assert_eq!(sent(&step), "get");
+            step
+        };
+        let ended = refused().on(Ok(vec![value(OURS, version(7))]), NOW, NOW);
+        assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Protocol);
+        assert_eq!(no_reply(&mut refused()), Some(ErrorKind::Protocol));
+        for gone in [Reply::Missing, value(THEIRS, version(9))] {
+            assert_eq!(ends(&mut refused(), [gone], AT_ONCE), OwnerOutcome::Lost(None));
+        }
+    }
+}
+
+#[test]
+fn a_slow_extension_is_verified() {
+    let slow = NOW + Duration::from_millis(51);
+    let begun = || {
+        let mut step = OwnerStep::new(&lock(None), Action::Extend(lease()));
+        assert!(step.on(Ok(vec![stored(version(8))]), NOW, slow).is_none());
+        assert_eq!(sent(&step), "get");
+        step
+    };
+    let at_once = |step: &mut OwnerStep, reply| step.on(Ok(vec![reply]), slow, slow);
+
+    // The item has its whole lease, less what the server's clock may be wrong by.
+    let (mut step, mut held) = (begun(), lock(None));
+    let _ = at_once(&mut step, value(OURS, version(8))).unwrap().unwrap();
+    step.apply(&mut held);
+    let kept = slow + (LEASE - Duration::from_secs(2));
+    assert_eq!((held.deadline, held.extension_in_doubt), (kept, false));
+
+    // A slow read is repeated. The server has not stood for longer than since the first one.
+    let (mut step, mut held) = (begun(), lock(None));
+    let later = slow + Duration::from_secs(1);
+    assert!(step.on(Ok(vec![value(OURS, version(8))]), slow, later).is_none());
+    let last = later + Duration::from_secs(1);
+    let _ = step.on(Ok(vec![value(OURS, version(8))]), later, last).unwrap().unwrap();
+    step.apply(&mut held);
+    assert_eq!(held.deadline, later + (LEASE - Duration::from_secs(4)));
+
+    // It is gone, or cannot be read: the holder relies on no more than before.
+    for replies in [vec![Ok(Reply::Missing)], vec![Ok(value(THEIRS, version(8)))], vec![Err(()); 3]]
+    {
+        let (mut step, mut held) = (begun(), lock(None));
+        let before = held.deadline;
+        let mut error = None;
+        for reply in replies {
+            assert!(error.is_none());
+            error = match reply {
+                Ok(reply) => at_once(&mut step, reply).map(|ended| ended.unwrap_err().kind()),
+                Err(()) => no_reply(&mut step),
+            };
+        }
+        assert_eq!(error, Some(ErrorKind::Unknown));
+        step.apply(&mut held);
+        assert!(held.extension_in_doubt && held.deadline <= before);
+    }
+}
+
+#[test]
+fn a_slow_grant_is_verified() {
+    let mut held = lock(None);
+    let mut step = OwnerStep::new(&held, Action::Verify);
+    assert_eq!(sent(&step), "get");
+    let ended = step.on(Ok(vec![Reply::Missing]), NOW, NOW);
+    assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Unreachable);
+    step.apply(&mut held);
+    assert!(held.deadline <= NOW);
+}
+
+#[test]
+fn a_forgotten_lock_is_put_back_by_whom_it_is_extended() {
+    let mut held = lock(Some(LATER));
+    let mut step = OwnerStep::new(&held, Action::Extend(lease()));
+    goes_on(&mut step, [Reply::VersionMismatch], "get, set 7");
+    let missing = [Reply::Missing, Reply::VersionMismatch];
+    goes_on(&mut step, missing.clone(), "add");
+    let [Op::Add { expiry, admission, .. }] = step.ops()[..] else { panic!() };
+    assert_eq!((expiry, admission), (lease().into(), Admission::Reclaim(LIFE)));
+    let back = Version::new(LATER, 1);
+    assert_eq!(ends(&mut step, [stored(back)], AT_ONCE), OwnerOutcome::Taken(None));
+    step.apply(&mut held);
+    assert_eq!(held.kind.version, back);
+    assert_eq!(held.kind.confirmed.as_ref().unwrap().get().life, LATER);
+    assert_eq!(held.kind.orphan, None);
+
+    // Another thread was faster, or the server gives locks again: the item shows which. It is not put
+    // back more than twice.
+    for (reply, again) in [(Reply::Exists, true), (Reply::NotAdmitted, false)] {
+        let mut step = OwnerStep::new(&lock(Some(LATER)), Action::Extend(lease())).in_doubt();
+        goes_on(&mut step, missing.clone(), "add");
+        goes_on(&mut step, [reply.clone()], "get, set 7");
+        if again {
+            goes_on(&mut step, missing.clone(), "add");
+            goes_on(&mut step, [reply], "get, set 7");
+        }
+        goes_on(&mut step, missing.clone(), "get, set 7");
+    }
+}
+
+#[test]
+fn a_forgotten_lock_is_not_handed_off_and_needs_no_release() {
+    let missing = [Reply::Missing, Reply::VersionMismatch];
+    let mut held = lock(Some(LATER));
+    let mut step = OwnerStep::new(&held, hand_off()).in_doubt();
+    goes_on(&mut step, missing.clone(), "add");
+    let [Op::Add { expiry, .. }] = step.ops()[..] else { panic!() };
+    assert!(matches!(expiry, Expiry::After(rest) if rest >= LEASE - Duration::from_secs(1)));
+    let back = Version::new(LATER, 1);
+    assert_eq!(ends(&mut step, [stored(back)], AT_ONCE), OwnerOutcome::Recovering);
+    step.apply(&mut held);
+    assert_eq!(held.kind.version, back);
+    // The holder has put it back before.
+    let mut step = OwnerStep::new(&held, hand_off()).in_doubt();
+    let there = [value(OURS, back), Reply::VersionMismatch];
+    assert_eq!(ends(&mut step, there, AT_ONCE), OwnerOutcome::Recovering);
+
+    let mut release = OwnerStep::new(&lock(Some(LATER)), Action::Release).in_doubt();
+    assert_eq!(ends(&mut release, missing.clone(), AT_ONCE), OwnerOutcome::Taken(None));
+    // Of the same life it was lost; at the end of its lease it may have been lost before.
+    let mut lost = OwnerStep::new(&lock(Some(LIFE)), Action::Release).in_doubt();
+    goes_on(&mut lost, missing.clone(), "get, delete 7");
+    let mut late = OwnerStep::new(&lock(Some(LATER)), Action::Release).in_doubt();
+    assert!(late.on(Ok(missing.to_vec()), NOW, NOW + LEASE).is_none());
+    assert_eq!(sent(&late), "get, delete 7");
+}
+
+#[test]
+fn a_lock_whose_release_may_have_arrived_is_not_put_back() {
+    let mut held = lock(Some(LATER));
+    held.release_in_doubt = true;
+    let missing = [Reply::Missing, Reply::VersionMismatch];
+    for (action, change) in [(Action::Release, "delete"), (Action::Extend(lease()), "set")] {
+        let mut step = OwnerStep::new(&held, action);
+        goes_on(&mut step, missing.clone(), &format!("get, {change} 7"));
+    }
+    let mut check = OwnerStep::new(&held, Action::Check);
+    assert_eq!(ends(&mut check, [Reply::Missing], AT_ONCE), OwnerOutcome::Lost(None));
+    assert!(OwnerStep::new(&held, Action::Check).putting_back().is_none());
+}
+
+#[test]
+fn a_lock_that_is_put_back_too_late_is_removed() {
+    for (action, next) in [
+        (Action::Extend(lease()), "get, set 7"),
+        (hand_off(), "get, set 7"),
+        (Action::Check, "get"),
+    ] {
+        let late = || {
+            let mut step = OwnerStep::new(&lock(Some(LATER)), action.clone());
+            let step_in_doubt = !matches!(action, Action::Check);
+            step = if step_in_doubt { step.in_doubt() } else { step };
+            goes_on(&mut step, [Reply::Missing, Reply::VersionMismatch], "add");
+            let back = vec![stored(Version::new(LATER, 3))];
+            assert!(step.on(Ok(back), NOW, NOW + LEASE).is_none());
+            assert_eq!(sent(&step), "delete 3");
+            assert!(step.only_removes());
+            step
+        };
+        for gone in [Reply::Deleted, Reply::Missing] {
+            assert_eq!(ends(&mut late(), [gone], LEASE), OwnerOutcome::Lost(None));
+        }
+        // A waiter has marked it.
+        let mut step = late();
+        assert!(step.on(Ok(vec![Reply::VersionMismatch]), NOW, NOW + LEASE).is_none());
+        assert_eq!(sent(&step), next);
+        if let Action::Check = action {
+            continue;
+        }
+        let marked = vec![value(OURS, Version::new(LATER, 4)), Reply::VersionMismatch];
+        assert!(step.on(Ok(marked), NOW, NOW + LEASE).is_none());
+        assert_eq!(sent(&step), "delete 4");
+        // What cannot be removed now is looked for later.
+        for _ in 0..2 {
+            assert_eq!(no_reply(&mut step), None);
+            let there = vec![value(OURS, Version::new(LATER, 4)), Reply::VersionMismatch];
+            assert!(step.on(Ok(there), NOW, NOW + LEASE).is_none());
+        }
+        assert_eq!(no_reply(&mut step), Some(ErrorKind::Unknown));
+        let mut held = lock(Some(LATER));
+        step.apply(&mut held);
+        assert!(held.kind.orphan.is_some());
+    }
+}
+
+#[test]
+fn what_puts_a_lock_back_without_a_reply_is_looked_for_later() {
+    let missing = [Reply::Missing, Reply::VersionMismatch];
+    let mut held = lock(Some(LATER));
+    let mut step = OwnerStep::new(&held, hand_off()).in_doubt();
+    let before = held.server_until;
+    step.announce(&mut held);
+    assert_eq!((held.kind.orphan, held.server_until), (None, before));
+    goes_on(&mut step, missing, "add");
+    // Before it is sent: a release may come first.
+    step.announce(&mut held);
+    assert!(held.kind.orphan.is_some() && held.server_until > before);
+    assert_eq!(no_reply(&mut step), None);
+    assert_eq!(sent(&step), "get, set 7");
+    step.apply(&mut held);
+    assert!(held.kind.orphan.is_some() && !held.release_in_doubt);
+    // From the end of the lease on it may be of a request that arrived after other holders.
+    let mut extend = OwnerStep::new(&held, Action::Extend(lease())).in_doubt();
+    let there = vec![value(OURS, version(7)), Reply::VersionMismatch];
+    assert!(extend.on(Ok(there), NOW, NOW + LEASE).is_none());
+    assert_eq!(sent(&extend), "delete 7");
+}
+
+#[test]
+fn an_extension_says_before_how_long_it_may_keep_the_lock() {
+    let mut held = lock(None);
+    let long = Lease::new(100 * LEASE).unwrap();
+    OwnerStep::new(&held, Action::Extend(long)).announce(&mut held);
+    assert!(held.server_until > NOW + 100 * LEASE + LATEST_ARRIVAL);
+    let until = held.server_until;
+    OwnerStep::new(&held, Action::Release).announce(&mut held);
+    assert_eq!(held.server_until, until);
+}
+
+#[test]
+fn a_check_finds_the_lock_or_puts_it_back() {
+    let mut step = OwnerStep::new(&lock(None), Action::Check);
+    assert_eq!(sent(&step), "get");
+    assert_eq!(ends(&mut step, [value(OURS, version(8))], AT_ONCE), OwnerOutcome::Taken(None));
+    for reply in [Reply::Missing, value(THEIRS, version(8))] {
+        let mut step = OwnerStep::new(&lock(None), Action::Check);
+        assert_eq!(ends(&mut step, [reply], AT_ONCE), OwnerOutcome::Lost(None));
+    }
+    let mut step = OwnerStep::new(&lock(None), Action::Check);
+    assert_eq!(no_reply(&mut step), None);
+    assert_eq!(no_reply(&mut step), None);
+    assert_eq!(no_reply(&mut step), Some(ErrorKind::Unreachable));
+
+    let held = lock(Some(LATER));
+    let mut step = OwnerStep::new(&held, Action::Check).only_looking();
+    assert_eq!(ends(&mut step, [Reply::Missing], AT_ONCE), OwnerOutcome::Lost(None));
+    let mut step = OwnerStep::new(&held, Action::Check);
+    goes_on(&mut step, [Reply::Missing], "add");
+    let back = Version::new(LATER, 1);
+    assert_eq!(ends(&mut step, [stored(back)], AT_ONCE), OwnerOutcome::Taken(None));
+
+    // Whether it was put back is not known: a lock that is not seen may be held.
+    let held = lock(Some(LATER));
+    let mut step = OwnerStep::new(&held, Action::Check).putting_back().unwrap();
+    assert_eq!(sent(&step), "add");
+    assert_eq!(no_reply(&mut step), None);
+    assert_eq!(sent(&step), "get");
+    assert!(held.kind.confirmed.as_ref().unwrap().get().in_doubt);
+    let ended = step.on(Ok(vec![Reply::Missing]), NOW, NOW).unwrap();
+    assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unreachable);
+}
+
+#[test]
+fn a_renewal_gives_no_less_than_a_concurrent_step() {
+    let mut held = lock(None);
+    let mut step = OwnerStep::new(&held, Action::Extend(lease()));
+    let _ = ends(&mut step, [stored(version(8))], AT_ONCE);
+    let (later, in_doubt) = (NOW + 2 * LEASE, true);
+    (held.deadline, held.release_in_doubt) = (later, in_doubt);
+    step.apply_renewal(&mut held);
+    assert_eq!((held.deadline, held.release_in_doubt), (later, in_doubt));
+    assert_eq!(held.kind.version, version(8));
+}
