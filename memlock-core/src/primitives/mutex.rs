@@ -27,6 +27,7 @@
 //! The idea of `add` as a lock is Brad Fitzpatrick's answer to Kyle Burton on the memcached list in
 //! 2004.
 
+mod acquisition;
 mod attempt;
 mod hand_off;
 mod handle;
@@ -35,6 +36,8 @@ mod release;
 mod renew;
 mod reserve;
 mod resolve;
+#[cfg(test)]
+mod scripted;
 mod step;
 mod wake;
 

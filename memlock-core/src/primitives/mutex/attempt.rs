@@ -1,75 +1,107 @@
-//! Acquiring a mutex: one acquisition, from its first attempt to the grant.
+//! An attempt to acquire the mutex: a machine without I/O.
+//!
+//! | state | what is sent | reply | next |
+//! | --- | --- | --- | --- |
+//! | `Take` | the record, to be added if there is no item; or in place of the reservation that was seen for this waiter | stored | granted |
+//! | | | the server gives no new grants yet | missed |
+//! | | | the reservation is gone | `Take` |
+//! | | | another item | missed; a waiter that was woken tries again, for a moment: the release may still be on its way |
+//! | `Take`, with a read: the item may have this token, or be reserved for this waiter | the same, and a read | the record is ours | granted, by an earlier request |
+//! | | | a reservation for this waiter | `Take`, in its place |
+//! | | | an item, and then none: it may have been ours | `Take` |
+//! | | | else | as above |
+//! | `Refused`: the server stores no record, maybe because it is full | a read | another holder, or a reservation for another waiter | missed |
+//! | | | else, or none | the error |
+//!
+//! A request without a reply is followed by `Take` with a read, until three requests were sent: then
+//! the outcome is unknown. The tests take the rows one by one (`attempt/tests.rs`).
 
-use std::cell::Cell;
+#[cfg(test)]
+mod tests;
+
 use std::time::Duration;
 
-use super::lock::{Grant, HandoffRequest, Lock, Tenure};
-use super::reserve::{Reservations, Reserver, remove};
-use super::step::Action;
+use super::reserve::Reservations;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
-use crate::guard::orphan;
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
-use crate::report::ObservedHolder;
-use crate::store::{Admission, Op, Order, Reply, Returns, Version};
+use crate::store::{Admission, Failure, Op, Order, Replies, Reply, Returns, Stored, Version};
 use crate::target::{ATTEMPTS, Target};
-use crate::wait::policy::TargetState;
-use crate::wait::queue::Capacity;
-use crate::wait::{Acquire, QueueReceipt, Reserve};
-use crate::wait_id::WaitId;
 
 /// How often a woken waiter repeats an attempt that may have overtaken the release, and for how long.
 const REPEATS: usize = 6;
 const OVERTAKING: Duration = Duration::from_millis(10);
 
-/// One acquisition. All its attempts use the same token.
+/// The attempts of one acquisition, which all use the same token.
 pub(super) struct Attempt<'a> {
-    target: &'a Target,
-    lease: Lease,
-    token: Token,
-    value: Vec<u8>,
+    pub(super) target: &'a Target,
+    pub(super) lease: Lease,
+    pub(super) token: Token,
+    pub(super) value: Vec<u8>,
+    /// Whether the record says that its holder wakes waiters.
+    pub(super) notifies: bool,
+    pub(super) reservations: Reservations,
     /// When the first request was sent whose reply was lost: since then, this client may hold the
     /// lock without knowing.
     in_doubt_since: Option<Moment>,
     /// When the last such request was sent.
     in_doubt_until: Option<Moment>,
-    request: HandoffRequest,
-    /// Whether the record says that its holder wakes waiters.
-    notifies: bool,
-    /// Set when a grant that was given up could not be released.
-    left: bool,
-    tenure: Reservations,
-    /// Whether the last attempt failed because the server gives no new grants yet.
-    recovers: bool,
-    /// The holder that the last inspection found.
-    holder: &'a Cell<ObservedHolder>,
+    state: State,
+    began: Moment,
+    /// How many requests may still be sent.
+    left: usize,
+    /// How many of them are left for a release that is still on its way.
+    repeats: usize,
+    /// Why the last request got no reply.
+    error: Option<Error>,
+}
+
+#[derive(Clone, Debug)]
+enum State {
+    Take {
+        /// The version of the reservation to be replaced.
+        claim: Option<Version>,
+        reads: bool,
+    },
+    Refused(Error),
+}
+
+/// The result of an attempt.
+#[derive(Debug)]
+pub(super) enum Attempted {
+    /// With this version and fence, by a request that was sent then, at the earliest.
+    Granted {
+        version: Version,
+        fence: u64,
+        sent: Moment,
+    },
+    /// The mutex has another holder.
+    Missed,
+    /// The server gives no new grants yet.
+    Recovering,
+    Failed(Error),
 }
 
 impl<'a> Attempt<'a> {
-    pub(super) fn new(
-        target: &'a Target,
-        lease: Lease,
-        holder: &'a Cell<ObservedHolder>,
-    ) -> Result<Attempt<'a>> {
+    pub(super) fn new(target: &'a Target, lease: Lease) -> Result<Attempt<'a>> {
         let identity = target.context.identity()?;
         let token = identity.token();
-        let value = identity.record(token, target.context.clock());
-        let request = HandoffRequest { token: identity.token(), lease };
         Ok(Attempt {
             target,
             lease,
             token,
-            value,
+            value: identity.record(token, target.context.clock()),
+            notifies: false,
+            reservations: Reservations::default(),
             in_doubt_since: None,
             in_doubt_until: None,
-            request,
-            notifies: false,
-            left: false,
-            tenure: Reservations::default(),
-            recovers: false,
-            holder,
+            state: State::Take { claim: None, reads: false },
+            began: target.now(),
+            left: 0,
+            repeats: 0,
+            error: None,
         })
     }
 
@@ -79,282 +111,155 @@ impl<'a> Attempt<'a> {
         self.in_doubt_until.map(|sent| guarantees.gone(self.lease, sent))
     }
 
-    /// Whether a grant of this acquisition may be on the server, or on its way there.
-    pub(super) fn may_have_left_something(&self) -> bool {
-        self.left || self.in_doubt_since.is_some()
-    }
-
-    pub(super) fn token(&self) -> Token {
-        self.token
-    }
-
-    /// Acquires the mutex if it is free. If it was seen to be reserved for this waiter, replaces
-    /// that version of the reservation.
-    fn take(&self, reserved: Option<Version>) -> Op<'_> {
-        let (key, value, expiry) = (&self.target.key, &self.value[..], self.lease.into());
-        let returns = Returns::Fence;
-        match reserved {
-            Some(version) => Op::CompareAndSet { key, version, value, expiry, returns },
-            None => Op::Add { key, value, expiry, returns, admission: Admission::Grant },
-        }
-    }
-
-    /// For how long the server gives no new grants yet in the life that gave this version: a server
-    /// that is persistent may have kept a reservation.
-    fn recovery(&self, version: Version) -> Option<Duration> {
-        Some(self.target.recovers_for(version)).filter(|left| !left.is_zero())
-    }
-
-    /// Builds the guard of a mutex that was granted with this version.
-    fn grant(&mut self, version: Version, fence: u64, sent: Moment) -> Result<Lock> {
-        let (target, lease) = (self.target, self.lease);
-        let sent = if mutation::has(Mutation::DeadlineFromReply) { target.now() } else { sent };
-        let grant = Grant {
-            target: target.clone(),
-            token: self.token,
-            value: std::mem::take(&mut self.value),
-            notifies: self.notifies,
-            version,
-            fence,
-            lease,
-            sent,
-            orphan: self.orphan_until(),
-            tenure: Tenure { began: sent, handoffs: 0 },
-        };
-        let mut lock = grant.into_lock();
-        if target.context.guarantees().is_suspicious(target.now().since(sent))
-            && !mutation::has(Mutation::BelieveSlowGrants)
-            && let Err(error) = lock.resolve(Action::Verify)
-        {
-            // The grant is released, so that no waiter has to wait until its lease ends.
-            let left = match lock.unlock() {
-                Ok(_) => self.may_have_left_something(),
-                Err(_) => {
-                    lock.abandon();
-                    true
-                }
-            };
-            let error = if left { Error::unresolved(Some(error), "lock") } else { error };
-            // This token is used up: whatever was granted to it has to be removed.
-            let notifies = self.notifies;
-            let tenure = std::mem::take(&mut self.tenure);
-            *self = Attempt { left, tenure, ..Attempt::new(self.target, self.lease, self.holder)? };
-            if notifies {
-                self.will_wait();
-            }
-            return Err(error);
-        }
-        Ok(lock)
-    }
-
-    /// Whether the mutex is held, or reserved for another waiter, although the server has refused the
-    /// request with this error: a server that is full does so before it looks for the item.
-    fn is_held_nevertheless(&mut self, error: &Error) -> bool {
-        let Target { context, route, .. } = self.target;
-        let was_reached = context.time(*route).is_some();
-        if error.kind() != ErrorKind::Protocol || !was_reached {
-            return false;
-        }
-        match self.target.get() {
-            Ok(Some(item)) => !is_ours(&item.value, self.token) && !self.tenure.is_ours(&item),
-            _ => false,
-        }
-    }
-
-    /// Marks the record of a holder that does not know of the queue. The mark changes the item's
-    /// version, so the holder notices it on release.
-    fn mark_holder(&self) -> Result<TargetState> {
-        let target = self.target;
-        match target.one(Op::Append { key: &target.key, value: NOTIFIES }) {
-            Ok(Reply::Written) => Ok(TargetState::Held { notifies: true, left: None }),
-            Ok(_) => Ok(TargetState::Free),
-            Err(failure) if failure.error.is_outage() => Err(failure.of_read()),
-            Err(_) => Ok(TargetState::Held { notifies: false, left: None }),
-        }
-    }
-}
-
-impl Acquire for Attempt<'_> {
-    type HandoffRequest = HandoffRequest;
-    type Guard = Lock;
-
-    fn attempt(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Lock>> {
-        let Target { context, key, .. } = self.target;
-        // An orphaned grant of this client may be what blocks the mutex.
-        orphan::reap(self.target);
-        self.recovers = false;
-        let (mut error, began) = (None, context.clock().now());
-        let may_overtake = called && context.guarantees().order == Order::Close;
-        let (mut left, mut repeats) = (ATTEMPTS, if may_overtake { REPEATS } else { 0 });
-        while left > 0 {
-            left -= 1;
-            let sent = context.clock().now();
-            // The item has to be read only if it may have this token, or be reserved for this
-            // waiter.
-            let in_doubt = self.in_doubt_since.is_some() && !mutation::has(Mutation::NoReadBack);
-            let claim = self.tenure.claim().filter(|version| self.recovery(*version).is_none());
-            let take = self.take(claim);
-            let ran = if in_doubt || self.tenure.may_come() {
-                self.target.run(&[take, Op::Get { key, fence: true }])
-            } else {
-                self.target.run(&[take])
-            };
-            match ran {
-                Ok(replies) => match (replies.first(), replies.get(1)) {
-                    (Some(&Reply::Stored(stored)), _) => {
-                        return self.grant(stored.version, stored.fence, sent).map(Some);
-                    }
-                    (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
-                        let (version, fence) = (item.version, item.fence);
-                        if OwnerRecord::parse(&item.value).is_some_and(|record| record.notifies) {
-                            self.will_wait();
-                        }
-                        let sent = self.in_doubt_since.unwrap_or(sent);
-                        return self.grant(version, fence, sent).map(Some);
-                    }
-                    (Some(Reply::NotAdmitted), _) => {
-                        self.recovers = true;
-                        return Ok(None);
-                    }
-                    (_, Some(Reply::Value(item))) if self.tenure.is_ours(item) => {}
-                    // The item in the way may have been this client's own, and the server has lost
-                    // it since.
-                    (Some(Reply::Exists), Some(Reply::Missing)) if in_doubt => {}
-                    // The reservation is gone.
-                    _ if claim.is_some() => {}
-                    // The release that this waiter was woken for may still be on its way.
-                    _ if repeats > 0
-                        && context.clock().now().since(began) < OVERTAKING
-                        && !is_over() =>
-                    {
-                        (left, repeats) = (left + 1, repeats - 1);
-                    }
-                    _ => return Ok(None),
-                },
-                Err(failure) => {
-                    if failure.sent {
-                        self.in_doubt_since.get_or_insert(sent);
-                        self.in_doubt_until = Some(sent);
-                    }
-                    if self.in_doubt_since.is_none() {
-                        let is_held = self.is_held_nevertheless(&failure.error);
-                        return if is_held { Ok(None) } else { Err(failure.error) };
-                    }
-                    error = Some(failure.error);
-                    if is_over() {
-                        break;
-                    }
-                }
-            }
-        }
-        error.map_or(Ok(None), |error| Err(Error::unresolved(Some(error), "lock")))
-    }
-
-    fn recovers(&self) -> bool {
-        self.recovers
-    }
-
-    fn inspection(&self) -> Op<'_> {
-        Op::get(&self.target.key)
-    }
-
-    fn capacity(&mut self, reply: &Reply, _leaves: bool) -> Option<Capacity> {
-        let free = match self.state(reply, false) {
-            Ok(TargetState::Free) => true,
-            // This waiter leaves: its reservation is removed for the next waiter.
-            Ok(TargetState::Reserved) => self
-                .tenure
-                .claim()
-                .is_some_and(|version| remove(self.target, version).unwrap_or(false)),
-            _ => false,
-        };
-        free.then_some(Capacity::MUTEX)
-    }
-
-    fn state(&mut self, reply: &Reply, _first: bool) -> Result<TargetState> {
-        let Reply::Value(item) = reply else {
-            let Target { context, route, .. } = self.target;
-            let recovers = context.recovery(*route).map(|recovery| recovery.left);
-            if let Some(left) = recovers {
-                self.holder.set(ObservedHolder::Recovering(left));
-            }
-            return Ok(TargetState::of_missing(recovers));
-        };
-        self.tenure.saw(item.version);
-        // A plain client's lock is left unchanged, and its holder wakes no waiter.
-        let Some(record) = OwnerRecord::parse(&item.value) else {
-            self.holder.set(ObservedHolder::Foreign);
-            return Ok(TargetState::Held { notifies: false, left: item.remaining });
-        };
-        if record.token == self.token {
-            // Granted to this token by a request without a reply: the next attempt finds out.
-            return Ok(TargetState::Free);
-        }
-        if self.tenure.is_ours(item) {
-            let Some(left) = self.recovery(item.version) else { return Ok(TargetState::Reserved) };
-            self.holder.set(ObservedHolder::Recovering(left));
-            return Ok(TargetState::of_missing(Some(left)));
-        }
-        match self.tenure.awaits(item, &record, self.target.now()) {
-            Some(left) if !left.is_zero() => return Ok(TargetState::ReservedForOther(left)),
-            Some(_) if remove(self.target, item.version)? => return Ok(TargetState::Free),
-            _ => {}
-        }
-        if record.reserved_for.is_none() {
-            self.holder.set(ObservedHolder::Memlock {
-                host: record.host,
-                pid: record.pid,
-                others: 0,
-            });
-        }
-        let seen = if record.notifies {
-            TargetState::Held { notifies: true, left: None }
-        } else {
-            self.mark_holder()?
-        };
-        Ok(match seen {
-            TargetState::Held { notifies, .. } => {
-                TargetState::Held { notifies, left: item.remaining }
-            }
-            free => free,
-        })
-    }
-
-    fn needs(&self, reply: &Reply, held: &[Token]) -> bool {
-        let Reply::Value(item) = reply else { return false };
-        OwnerRecord::parse(&item.value).is_some_and(|record| held.contains(&record.token))
-    }
-
-    fn has_changed_hands(&self) -> bool {
-        self.tenure.has_changed_hands()
-    }
-
-    fn joined(&mut self, ids: &[WaitId], proven: bool) {
-        self.tenure.joined(ids, proven);
-    }
-
-    fn reserver(&self) -> Option<Box<dyn Reserve + '_>> {
-        Some(Box::new(Reserver { target: self.target }))
-    }
-
-    fn handoff_request(&self) -> HandoffRequest {
-        self.request
-    }
-
-    fn will_wait(&mut self) {
+    /// Others may wait behind this acquisition from now on.
+    pub(super) fn will_wait(&mut self) {
         if !self.notifies {
             self.notifies = true;
             self.value.extend_from_slice(NOTIFIES);
         }
     }
 
-    fn acquired_from_queue(&mut self, lock: &mut Lock, receipt: QueueReceipt) {
-        lock.remember_entries(receipt);
+    /// The token is used up: whatever was granted to it has to be removed.
+    pub(super) fn change_token(&mut self) -> Result<()> {
+        let (notifies, reservations) = (self.notifies, std::mem::take(&mut self.reservations));
+        *self = Attempt { reservations, ..Attempt::new(self.target, self.lease)? };
+        if notifies {
+            self.will_wait();
+        }
+        Ok(())
     }
 
-    fn give_back(&mut self, mut lock: Lock) {
-        if lock.unlock().is_err() {
-            lock.abandon();
+    /// Begins an attempt. `called`: this waiter was woken, or is the first in the queue.
+    pub(super) fn begin(&mut self, called: bool) {
+        let may_overtake = called && self.target.context.guarantees().order == Order::Close;
+        (self.began, self.left) = (self.target.now(), ATTEMPTS);
+        self.repeats = if may_overtake { REPEATS } else { 0 };
+        self.error = None;
+        self.take();
+    }
+
+    /// The operations to send.
+    pub(super) fn ops(&self) -> Vec<Op<'_>> {
+        let (key, value, expiry) = (&self.target.key, &self.value[..], self.lease.into());
+        let returns = Returns::Fence;
+        let (claim, reads) = match self.state {
+            State::Take { claim, reads } => (claim, reads),
+            State::Refused(_) => return vec![Op::get(key)],
+        };
+        let take = match claim {
+            Some(version) => Op::CompareAndSet { key, version, value, expiry, returns },
+            None => Op::Add { key, value, expiry, returns, admission: Admission::Grant },
+        };
+        let read = reads.then_some(Op::Get { key, fence: true });
+        [take].into_iter().chain(read).collect()
+    }
+
+    /// Handles the replies to a request that was sent then. `None`: there is another one to send.
+    /// `is_over`: whether to stop, and leave an unknown outcome unresolved.
+    pub(super) fn on(
+        &mut self,
+        replies: Replies,
+        sent: Moment,
+        is_over: &dyn Fn() -> bool,
+    ) -> Option<Attempted> {
+        let State::Take { claim, .. } = self.state else { return Some(self.refused(replies)) };
+        let replies = match replies {
+            Ok(replies) => replies,
+            Err(failure) => return self.failed(failure, sent, is_over),
+        };
+        match (replies.first(), replies.get(1)) {
+            (Some(&Reply::Stored(Stored { version, fence })), _) => {
+                return Some(Attempted::Granted { version, fence, sent });
+            }
+            (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
+                if OwnerRecord::parse(&item.value).is_some_and(|record| record.notifies) {
+                    self.will_wait();
+                }
+                let (version, fence) = (item.version, item.fence);
+                let sent = self.in_doubt_since.unwrap_or(sent);
+                return Some(Attempted::Granted { version, fence, sent });
+            }
+            (Some(Reply::NotAdmitted), _) => return Some(Attempted::Recovering),
+            (_, Some(Reply::Value(item))) if self.reservations.is_ours(item) => {}
+            // The item in the way may have been this client's own, and the server has lost it since.
+            (Some(Reply::Exists), Some(Reply::Missing)) if self.reads_back() => {}
+            // The reservation is gone.
+            _ if claim.is_some() => {}
+            // The release that this waiter was woken for may still be on its way.
+            _ if self.repeats > 0
+                && self.target.now().since(self.began) < OVERTAKING
+                && !is_over() =>
+            {
+                (self.left, self.repeats) = (self.left + 1, self.repeats - 1);
+            }
+            _ => return Some(Attempted::Missed),
         }
+        self.again()
+    }
+
+    fn failed(
+        &mut self,
+        Failure { error, sent: was_sent }: Failure,
+        sent: Moment,
+        is_over: &dyn Fn() -> bool,
+    ) -> Option<Attempted> {
+        if was_sent {
+            self.in_doubt_since.get_or_insert(sent);
+            self.in_doubt_until = Some(sent);
+        }
+        if self.in_doubt_since.is_none() {
+            // A server that is full refuses a record before it looks for the item.
+            let was_reached = self.target.context.time(self.target.route).is_some();
+            if error.kind() != ErrorKind::Protocol || !was_reached {
+                return Some(Attempted::Failed(error));
+            }
+            self.state = State::Refused(error);
+            return None;
+        }
+        self.error = Some(error);
+        if is_over() { self.unresolved() } else { self.again() }
+    }
+
+    /// The server has refused the record: the mutex may have another holder nevertheless, or be
+    /// reserved for another waiter.
+    fn refused(&mut self, replies: Replies) -> Attempted {
+        if let Some(Reply::Value(item)) = replies.ok().and_then(|mut replies| replies.pop())
+            && !is_ours(&item.value, self.token)
+            && !self.reservations.is_ours(&item)
+        {
+            return Attempted::Missed;
+        }
+        match &self.state {
+            State::Refused(error) => Attempted::Failed(error.clone()),
+            State::Take { .. } => Attempted::Missed,
+        }
+    }
+
+    fn again(&mut self) -> Option<Attempted> {
+        self.left -= 1;
+        if self.left == 0 {
+            return self.unresolved();
+        }
+        self.take();
+        None
+    }
+
+    fn unresolved(&mut self) -> Option<Attempted> {
+        let unresolved = |error| Attempted::Failed(Error::unresolved(Some(error), "lock"));
+        Some(self.error.take().map_or(Attempted::Missed, unresolved))
+    }
+
+    /// The item has to be read only if it may have this token, or be reserved for this waiter. A
+    /// server that is persistent may have kept a reservation, which counts for nothing while the
+    /// server gives no new grants.
+    fn take(&mut self) {
+        let counts = |version: &Version| self.target.recovers_for(*version).is_zero();
+        let claim = self.reservations.claim().filter(counts);
+        let reads = self.reads_back() || self.reservations.may_come();
+        self.state = State::Take { claim, reads };
+    }
+
+    fn reads_back(&self) -> bool {
+        self.in_doubt_since.is_some() && !mutation::has(Mutation::NoReadBack)
     }
 }

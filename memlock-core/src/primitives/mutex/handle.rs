@@ -18,7 +18,7 @@ use crate::target::Target;
 use crate::wait::{Wait, Waited};
 use crate::waiters::{self, Waiter};
 
-use super::attempt::Attempt;
+use super::acquisition::Acquisition;
 use super::lock::{KIND, Lock};
 use super::step::ROUNDS;
 use super::wake::{REAPER, local_waiters, wake_next};
@@ -152,24 +152,24 @@ impl Mutex {
     fn acquire(&self, wait: &Wait<'_>, holder: &Cell<ObservedHolder>) -> Result<Waited<Lock>> {
         let once = wait.is_once().then(|| self.target.for_try());
         let target = once.as_ref().unwrap_or(&self.target);
-        let mut attempt = Attempt::new(target, self.lease, holder)?;
+        let mut acquisition = Acquisition::new(target, self.lease, holder)?;
         let local = local_waiters(&self.target.context);
-        let mut waited = first_try::acquire(&mut attempt, wait, target, local);
+        let mut waited = first_try::acquire(&mut acquisition, wait, target, local);
         if let (Some(_), Ok(Waited::Done(lock))) = (&once, &mut waited) {
             lock.kind.target = self.target.clone();
         }
         // Another thread may have handed the lock off, by another token.
         let by_this_token =
-            matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == attempt.token());
-        if let Some(until) = attempt.orphan_until()
+            matches!(&waited, Ok(Waited::Done(lock)) if lock.token() == acquisition.token());
+        if let Some(until) = acquisition.orphan_until()
             && !by_this_token
         {
-            orphan::remember(&self.target, &REAPER, attempt.token(), until);
+            orphan::remember(&self.target, &REAPER, acquisition.token(), until);
         }
         // A request without a reply may still be granted, so the error must not say that
         // nothing was changed.
         waited.map_err(|error| match error.kind() {
-            ErrorKind::Unreachable if attempt.may_have_left_something() => {
+            ErrorKind::Unreachable if acquisition.may_have_left_something() => {
                 self.said("Locking", Error::unresolved(Some(error), "lock"))
             }
             _ => self.said("Locking", error),

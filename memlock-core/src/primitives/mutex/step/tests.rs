@@ -1,131 +1,17 @@
 //! The rows of the state table, with replies that no server gives on demand.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::*;
-use crate::clock::{Clock, Moment, SystemClock};
-use crate::context::Context;
+use crate::clock::Moment;
 use crate::error::ErrorKind;
-use crate::name::Keyspace;
-use crate::notify::NotifySetting;
-use crate::notify::udp::UdpNotifier;
-use crate::primitives::mutex::lock::{Grant, Tenure};
-use crate::store::recovery::Guard;
-use crate::store::{
-    ClockOf, Failure, FencesRise, Guarantees, Node, Pending, Recovery, Reply, Request, Route,
-    Scope, Store, Stored, Survives,
-};
+use crate::primitives::mutex::scripted::*;
+use crate::store::Reply;
 
-const OURS: &[u8] = b"memlock/1 00000000000000000000000000000001 web-3 4711 1795170000";
-const THEIRS: &[u8] = b"memlock/1 00000000000000000000000000000002 web-4 4712 1795170000";
 const NEXT: &[u8] = b"memlock/1 00000000000000000000000000000003 web-3 4711 1795170000 rings";
-/// The life of the server in which the lock was granted, and a later one.
-const LIFE: Epoch = Epoch::new(1, 1);
-const LATER: Epoch = Epoch::new(2, 1);
-const NOW: Moment = Moment::from_boot(Duration::from_secs(1000));
-const LEASE: Duration = Duration::from_secs(30);
 
-/// It answers nothing: the tests give the replies. It recovers in this life, if any.
-#[derive(Debug)]
-struct Server {
-    recovers: Option<Epoch>,
-}
-
-impl Store for Server {
-    fn send<'a>(&'a self, _request: Request<'a>) -> Pending<'a> {
-        Pending::ended(Err(Failure::unsent(Error::new(ErrorKind::Unreachable, "never"))))
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        Guarantees {
-            scope: Scope::Network,
-            clock_error: Duration::from_secs(2),
-            clock_step: Duration::from_secs(1),
-            suspicious_delay: Some(Duration::from_millis(50)),
-            clock: ClockOf::Server,
-            survives: Survives::Nothing,
-            evicts: false,
-            fences_rise: FencesRise::WhileClocksDo,
-            order: Order::Sent,
-            guard: self.recovers.and_then(|_| Guard::new(2 * LEASE).ok()),
-            longest_key: 250,
-            longest_value: 1024,
-        }
-    }
-
-    fn time(&self, _route: Route) -> Option<Duration> {
-        None
-    }
-
-    fn nodes(&self) -> Vec<Node> {
-        Vec::new()
-    }
-
-    fn recovery(&self, _route: Route) -> Option<Recovery> {
-        self.recovers.map(|life| Recovery { life, age: LEASE, left: LEASE })
-    }
-
-    fn recovers_for(&self, _route: Route, life: Epoch) -> Duration {
-        if self.recovers == Some(life) { LEASE } else { Duration::ZERO }
-    }
-}
-
-#[derive(Debug)]
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Moment {
-        NOW
-    }
-
-    fn unix_seconds(&self) -> u64 {
-        1_795_170_000
-    }
-
-    fn sleep(&self, _duration: Duration) {}
-
-    fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
-        SystemClock.random(bytes)
-    }
-}
-
-/// A lock that was granted just now, with the version 7.
 fn lock(recovers: Option<Epoch>) -> Lock {
-    let notifier = Arc::new(UdpNotifier::new(NotifySetting::Near));
-    let (store, keys) = (Arc::new(Server { recovers }), Keyspace::default());
-    let key = keys.lock(b"m");
-    let context = Context::new(store, Arc::new(Still), keys, None, notifier);
-    let grant = Grant {
-        target: Target::new(context, key),
-        token: Token::from_bits(1),
-        value: OURS.to_vec(),
-        notifies: false,
-        version: version(7),
-        fence: 1,
-        lease: lease(),
-        sent: NOW,
-        orphan: None,
-        tenure: Tenure { began: NOW, handoffs: 0 },
-    };
-    grant.into_lock()
-}
-
-fn lease() -> Lease {
-    Lease::new(LEASE).unwrap()
-}
-
-fn version(number: u64) -> Version {
-    Version::new(LIFE, number)
-}
-
-fn value(value: &[u8], version: Version) -> Reply {
-    let remaining = Some(LEASE);
-    Reply::Value(Item { value: value.to_vec(), version, remaining, fence: 9 })
-}
-
-fn stored(version: Version) -> Reply {
-    Reply::Stored(Stored { version, fence: 9 })
+    held_on(Server { recovers, ..Server::default() })
 }
 
 fn hand_off() -> Action {
@@ -134,14 +20,7 @@ fn hand_off() -> Action {
 
 /// What the step sends, in words.
 fn sent(step: &OwnerStep) -> String {
-    let words = step.ops().into_iter().map(|op| match op {
-        Op::Get { .. } => "get".into(),
-        Op::Add { .. } => "add".into(),
-        Op::Delete { version, .. } => format!("delete {}", version.number()),
-        Op::CompareAndSet { version, .. } => format!("set {}", version.number()),
-        other => format!("{other:?}"),
-    });
-    words.collect::<Vec<String>>().join(", ")
+    in_words(&step.ops())
 }
 
 /// The step goes on after these replies, which come at once, with this request.
@@ -165,8 +44,7 @@ fn ends(
 const AT_ONCE: Duration = Duration::ZERO;
 
 fn fails(step: &mut OwnerStep, kind: ErrorKind, sent: bool) -> Option<ErrorKind> {
-    let failure = Failure { error: Error::new(kind, "no"), sent };
-    step.on(Err(failure), NOW, NOW).map(|ended| ended.unwrap_err().kind())
+    step.on(Err(failure(kind, sent)), NOW, NOW).map(|ended| ended.unwrap_err().kind())
 }
 
 fn no_reply(step: &mut OwnerStep) -> Option<ErrorKind> {
