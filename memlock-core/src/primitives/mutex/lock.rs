@@ -48,8 +48,8 @@ pub struct Exclusive {
 pub(super) struct Confirmation {
     /// In which life of the server: it is not put back there again.
     pub(super) life: Epoch,
-    /// A request of a check, to put it back, got no reply.
-    pub(super) in_doubt: bool,
+    /// A request of a check, to put it back, got no reply: until when to look for what it may leave.
+    pub(super) in_doubt: Option<Moment>,
 }
 
 impl Confirmed<Confirmation> {
@@ -61,7 +61,7 @@ impl Confirmed<Confirmation> {
 
 impl Confirmation {
     fn of(version: Version) -> Confirmation {
-        Confirmation { life: version.epoch(), in_doubt: false }
+        Confirmation { life: version.epoch(), in_doubt: None }
     }
 }
 

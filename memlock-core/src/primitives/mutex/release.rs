@@ -89,7 +89,7 @@ impl Kind for Exclusive {
     }
 
     fn reap_until(&self) -> Option<Moment> {
-        self.orphan
+        self.orphan.max(self.confirmed.as_ref().and_then(|confirmed| confirmed.get().in_doubt))
     }
 }
 

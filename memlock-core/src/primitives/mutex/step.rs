@@ -12,15 +12,15 @@
 //! | | | the record is ours | `ReadAndAct`, by its version |
 //! | | | the record is ours, and proves nothing | `Remove` |
 //! | | | the record is the successor's | handed off |
-//! | | | nothing was read, and another life of the server recovers | released; else `PutBack` |
-//! | | | nothing was read, and a mismatch | `ReadAndAct`, twice at most: another client was faster |
+//! | | | there was none, and the server recovers in another life | released; else `PutBack` |
+//! | | | there was none, and a mismatch: another client was faster | `ReadAndAct`; like `PutBack` twice at most |
 //! | | | else | lost; or released, by an earlier request |
 //! | `PutBack`: the server may have forgotten the lock | the record, to be added | stored in time | extended; held |
 //! | | | stored too late | `Remove` |
 //! | | | exists | `ReadAndAct`, or `Look` |
-//! | | | not admitted | the same, and not again |
-//! | `Remove`: a record of ours that counts for nothing | its removal | a mismatch: a waiter has marked it | `ReadAndAct`, or `Look` |
-//! | | | else, or none | lost |
+//! | | | not admitted | the same, and the last time |
+//! | `Remove`: a record of ours that counts for nothing | its removal | removed, or missing | lost |
+//! | | | a mismatch: a waiter has marked it | `ReadAndAct`, or `Look` |
 //! | `Verify`: the server may have been stopped | a read | what remains of the lease | done; after a slow reply once more |
 //! | `Refused`: a change; some servers remove an item that they have no memory to replace | a read | the record is ours | the error |
 //! | | | else | lost |
@@ -47,11 +47,14 @@ use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::Token;
-use crate::store::{Admission, Epoch, Expiry, Item, Op, Order, Returns, Version};
+use crate::store::{Admission, Expiry, Item, Op, Order, Returns, Version};
 use crate::target::Target;
 
 /// How often a step is repeated because the lock's version has changed.
 pub(super) const ROUNDS: usize = 10;
+
+/// How often an item that was found missing, and changed a moment later, is read again or put back.
+const LOOKS: usize = 2;
 
 /// What the owner wants.
 #[derive(Clone, Debug)]
@@ -109,15 +112,13 @@ pub(super) struct OwnerStep {
     orphan: Option<Moment>,
     release_in_doubt: bool,
     extension_in_doubt: bool,
-    /// Where the lock was last confirmed, if it may be put back: as all threads note it, and as
-    /// known before the first request. What another thread has put back since is not missing.
+    /// Where the lock was last confirmed, as all threads note it; `None` without a guard.
     confirmed: Option<Confirmed<Confirmation>>,
-    life: Epoch,
     /// When the first request was sent.
     began: Option<Moment>,
     rounds: usize,
+    /// How often the item was missing, though the version may be of another life.
     looks: usize,
-    put_backs: usize,
     /// How many requests had no reply, and the last error.
     failures: usize,
     error: Option<Error>,
@@ -158,7 +159,6 @@ impl OwnerStep {
             _ => State::Act,
         };
         let kind = &lock.kind;
-        let confirmed = kind.confirmed.clone();
         let mut step = OwnerStep {
             target: kind.target.clone(),
             action,
@@ -174,12 +174,10 @@ impl OwnerStep {
             orphan: kind.orphan,
             release_in_doubt: lock.release_in_doubt,
             extension_in_doubt: lock.extension_in_doubt,
-            life: confirmed.as_ref().map_or(kind.version.epoch(), |it| it.get().life),
-            confirmed,
+            confirmed: kind.confirmed.clone(),
             began: None,
             rounds: 0,
             looks: 0,
-            put_backs: 0,
             failures: 0,
             error: None,
         };
@@ -221,7 +219,7 @@ impl OwnerStep {
             }
             State::PutBack { expiry } => {
                 let (value, returns) = (&self.value, Returns::Version);
-                let admission = Admission::Reclaim(self.life);
+                let admission = Admission::Reclaim(self.life());
                 vec![Op::Add { key, value, expiry, returns, admission }]
             }
             State::Remove(version) => vec![Op::Delete { key, version }],

@@ -12,18 +12,10 @@ impl OwnerStep {
     pub(super) fn failed(&mut self, failure: Failure) -> Ended {
         match self.state {
             State::Remove(_) if matches!(self.action, Action::Check) => lost(None),
-            State::Refused => self.error.take().map_or_else(|| lost(None), |it| self.not_sent(it)),
-            State::Verify { .. } | State::Look => {
-                self.failures += 1;
-                if failure.sent && self.failures < ATTEMPTS {
-                    return None;
-                }
-                let error = failure.of_read();
-                if self.state == State::Look { Some(Err(error)) } else { self.unverified(error) }
-            }
+            State::Refused | State::Verify { .. } | State::Look => self.read_failed(failure),
             State::PutBack { .. } if matches!(self.action, Action::Check) => {
-                if let Some(confirmed) = &self.confirmed {
-                    confirmed.change(|last| last.in_doubt |= failure.sent);
+                if let Some(confirmed) = self.confirmed.as_ref().filter(|_| failure.sent) {
+                    confirmed.change(|last| last.in_doubt = Some(self.reaches()));
                 }
                 (self.error, self.failures) = (Some(failure.of_read()), 0);
                 self.again()
@@ -34,20 +26,38 @@ impl OwnerStep {
         }
     }
 
+    fn read_failed(&mut self, failure: Failure) -> Ended {
+        self.failures += 1;
+        if failure.sent && self.failures < ATTEMPTS {
+            return None;
+        }
+        let error = failure.of_read();
+        match (self.state, self.error.take()) {
+            (State::Refused, Some(refused)) => self.not_sent(refused),
+            (State::Verify { .. }, _) => self.unverified(error),
+            _ => Some(Err(error)),
+        }
+    }
+
     fn change_failed(&mut self, Failure { error, sent }: Failure) -> Ended {
         let acts = matches!(self.state, State::Act | State::ReadAndAct);
+        let removes = matches!(self.state, State::Remove(_));
+        if sent && matches!(self.action, Action::Release) && mutation::has(Mutation::GuessReleased)
+        {
+            return taken(None);
+        }
+        if sent || removes {
+            self.note_doubt();
+        }
         if !sent && self.error.is_none() {
-            if error.kind() != ErrorKind::Protocol || !acts {
+            if removes {
+                return Some(Err(Error::unresolved(Some(error), "lock")));
+            }
+            if !acts || error.kind() != ErrorKind::Protocol {
                 return self.not_sent(error);
             }
             (self.error, self.state) = (Some(error), State::Refused);
             return None;
-        }
-        if sent {
-            if matches!(self.action, Action::Release) && mutation::has(Mutation::GuessReleased) {
-                return taken(None);
-            }
-            self.note_doubt();
         }
         self.failures += 1;
         if self.failures == ATTEMPTS {
@@ -57,21 +67,22 @@ impl OwnerStep {
         self.again()
     }
 
-    /// A change got no reply.
+    /// A change got no reply, or a removal was not even sent.
     fn note_doubt(&mut self) {
         if let State::PutBack { .. } | State::Remove(_) = self.state {
             self.orphan = self.orphan.max(Some(self.reaches()));
-            return;
         }
-        match self.action {
-            Action::Extend(_) if mutation::has(Mutation::HopeForTheLonger) => {}
-            Action::Extend(lease) => {
+        match (&self.action, self.state) {
+            (_, State::Remove(_)) => {}
+            (Action::Extend(_), _) if mutation::has(Mutation::HopeForTheLonger) => {}
+            (&Action::Extend(lease), _) => {
                 // The shorter lease may be the valid one from now on.
                 let guarantees = self.target.context.guarantees();
                 self.deadline = guarantees.kept_by_either(self.deadline, self.lease, lease);
                 self.lease = self.lease.min(lease);
                 self.extension_in_doubt = true;
             }
+            (_, State::PutBack { .. }) => {}
             _ => self.release_in_doubt = true,
         }
     }
@@ -118,7 +129,7 @@ impl OwnerStep {
 
     /// The server has the lock with this version.
     pub(super) fn confirm(&mut self, version: Version) {
-        (self.version, self.life) = (version, version.epoch());
+        self.version = version;
         if let Some(confirmed) = &self.confirmed {
             confirmed.found(version);
         }

@@ -10,19 +10,16 @@
 //! it since, in the earlier life.
 
 use super::replies::Exchange;
-use super::{Action, Ended, OwnerOutcome, OwnerStep, State};
+use super::{Action, Ended, LOOKS, OwnerOutcome, OwnerStep, State};
 use crate::clock::Moment;
 use crate::lease::TICK_LATENESS;
 use crate::mutation::{self, Mutation};
-use crate::store::{Expiry, Reply, Version};
-
-/// How often a lock is put back within one step.
-const PUT_BACKS: usize = 2;
+use crate::store::{Epoch, Expiry, Reply, Version};
 
 impl OwnerStep {
     /// A check that does not put the lock back.
     pub(in super::super) fn only_looking(self) -> OwnerStep {
-        OwnerStep { put_backs: PUT_BACKS, ..self }
+        OwnerStep { looks: LOOKS, ..self }
     }
 
     /// A check that begins by putting the lock back, which was found missing. `None` if it may not
@@ -30,7 +27,8 @@ impl OwnerStep {
     pub(in super::super) fn putting_back(mut self) -> Option<OwnerStep> {
         let now = self.target.now();
         self.may_put_back(now).then(|| {
-            self.begin_put_back(now);
+            self.looks = LOOKS;
+            let _ = self.begin_put_back(now);
             self
         })
     }
@@ -40,7 +38,7 @@ impl OwnerStep {
     /// have held the lock in between.
     pub(super) fn proves_nothing(&self, found: Version, now: Moment) -> bool {
         let is_of_another_life = self.confirmed.is_some() && found.epoch() != self.version.epoch();
-        let in_doubt = self.confirmed.as_ref().is_some_and(|confirmed| confirmed.get().in_doubt);
+        let in_doubt = self.confirmed.as_ref().is_some_and(|it| it.get().in_doubt.is_some());
         (is_of_another_life || in_doubt || self.orphan.is_some())
             && now >= self.deadline
             && !mutation::has(Mutation::TrustLateReclaims)
@@ -50,23 +48,34 @@ impl OwnerStep {
     pub(super) fn may_put_back(&self, now: Moment) -> bool {
         let runs = now < self.deadline || mutation::has(Mutation::ReclaimLate);
         let in_doubt = self.release_in_doubt && !mutation::has(Mutation::ReclaimReleased);
-        self.confirmed.is_some() && runs && !in_doubt && self.put_backs < PUT_BACKS
+        self.confirmed.is_some() && runs && !in_doubt
     }
 
     /// The next request puts the lock back: for the new lease, or for the rest of the old one.
-    pub(super) fn begin_put_back(&mut self, now: Moment) {
+    pub(super) fn begin_put_back(&mut self, now: Moment) -> Ended {
         let expiry = match self.action {
             Action::Extend(lease) => lease.into(),
             _ => Expiry::After(self.deadline.since(now) + TICK_LATENESS),
         };
-        (self.state, self.put_backs) = (State::PutBack { expiry }, self.put_backs + 1);
+        self.state = State::PutBack { expiry };
+        None
+    }
+
+    /// In which life of the server any thread has confirmed the lock last: a request that puts it back
+    /// in that life is not admitted.
+    pub(super) fn life(&self) -> Epoch {
+        self.confirmed.as_ref().map_or(self.version.epoch(), |confirmed| confirmed.get().life)
     }
 
     /// Whether the server has begun another life since the lock was confirmed, in which it gives no
-    /// new grants yet: no other client can have had the lock.
+    /// new grants yet: no other client can have had the lock. From now on it is not put back there.
     pub(super) fn was_forgotten(&self) -> bool {
         let recovery = self.target.context.recovery(self.target.route);
-        recovery.is_some_and(|recovery| recovery.life != self.life)
+        let Some(recovery) = recovery.filter(|it| it.life != self.life()) else { return false };
+        if let Some(confirmed) = &self.confirmed {
+            confirmed.change(|last| last.life = recovery.life);
+        }
+        true
     }
 
     pub(super) fn was_put_back(&mut self, reply: &Reply, at: Exchange) -> Ended {
@@ -82,7 +91,7 @@ impl OwnerStep {
             return self.stored(stored, at);
         }
         if *reply != Reply::Exists {
-            self.put_backs = PUT_BACKS;
+            self.looks = LOOKS;
         }
         self.again()
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Action, Ended, OwnerOutcome, OwnerStep, State};
+use super::{Action, Ended, LOOKS, OwnerOutcome, OwnerStep, State};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::guard::lease_guard::LATEST_ARRIVAL;
@@ -10,9 +10,6 @@ use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::is_ours;
 use crate::store::{Failure, Item, Replies, Reply, Stored, Version};
-
-/// How often an item that was found missing, and changed a moment later, is read again.
-const LOOKS: usize = 2;
 
 fn no_reply() -> Failure {
     Failure { error: Error::new(ErrorKind::Internal, "The store gave no reply."), sent: true }
@@ -45,7 +42,7 @@ impl OwnerStep {
         if let State::Act | State::ReadAndAct = self.state {
             let reads = self.state == State::ReadAndAct;
             let seen = if reads { replies.next() } else { None };
-            let answer = replies.next();
+            let Some(answer) = replies.next() else { return self.failed(no_reply()) };
             let queue = match replies.next() {
                 Some(Reply::Value(item)) => Some(item),
                 _ => None,
@@ -75,23 +72,23 @@ impl OwnerStep {
     fn changed(
         &mut self,
         seen: Option<Reply>,
-        answer: Option<Reply>,
+        answer: Reply,
         queue: Option<Item>,
         at: Exchange,
     ) -> Ended {
         let extends = matches!(self.action, Action::Extend(_));
-        let is_free = answer == Some(Reply::Missing);
+        let is_free = answer == Reply::Missing;
         match (answer, seen) {
-            (Some(Reply::Deleted), _) => taken(queue),
-            (Some(Reply::Stored(stored)), _) => self.stored(stored, at),
+            (Reply::Deleted, _) => taken(queue),
+            (Reply::Stored(stored), _) => self.stored(stored, at),
             (_, Some(Reply::Value(item))) => self.found(&item, queue.filter(|_| is_free), at.came),
             (_, Some(_)) => self.not_found(is_free, queue, at.came),
-            (Some(Reply::VersionMismatch), None)
+            (Reply::VersionMismatch, None)
                 if !extends || !mutation::has(Mutation::KeepChangedIsGone) =>
             {
                 self.again()
             }
-            (Some(Reply::Missing), None) if extends && mutation::has(Mutation::KeepPutsBack) => {
+            (Reply::Missing, None) if extends && mutation::has(Mutation::KeepPutsBack) => {
                 self.version = Version::new(self.version.epoch(), 0);
                 None
             }
@@ -169,23 +166,18 @@ impl OwnerStep {
     /// There was no item, and the change was not carried out. `same_life`: the version was of the
     /// server's present life.
     fn not_found(&mut self, same_life: bool, queue: Option<Item>, now: Moment) -> Ended {
-        let may_be_forgotten = !same_life && self.may_put_back(now);
-        match self.action {
-            Action::Release if may_be_forgotten && self.was_forgotten() => return taken(queue),
-            Action::Release => {}
-            _ if may_be_forgotten => {
-                self.begin_put_back(now);
-                return None;
-            }
-            _ => {}
+        if same_life || self.looks == LOOKS {
+            return self.ended(same_life, queue.filter(|_| same_life), now);
         }
-        // Either another client acquired the lock in between, or the known version is of another
-        // life of the server. The item shows which.
-        if !same_life && self.looks < LOOKS {
-            self.looks += 1;
-            return self.again();
+        self.looks += 1;
+        let releases = matches!(self.action, Action::Release);
+        match self.may_put_back(now) {
+            true if !releases => self.begin_put_back(now),
+            true if self.was_forgotten() => taken(queue),
+            // Either another client acquired the lock in between, or the known version is of another
+            // life of the server. The item shows which.
+            _ => self.again(),
         }
-        self.ended(same_life, queue.filter(|_| same_life), now)
     }
 
     /// The item is gone, or belongs to another client. If an earlier release got no reply, it most
@@ -229,9 +221,9 @@ impl OwnerStep {
                 self.confirm(item.version);
                 taken(None)
             }
-            Reply::Missing if self.error.is_none() && self.may_put_back(now) => {
-                self.begin_put_back(now);
-                None
+            Reply::Missing if self.looks < LOOKS && self.may_put_back(now) => {
+                self.looks = LOOKS;
+                self.begin_put_back(now)
             }
             // Whether it was put back is not known, so a lock that is not seen may be held.
             _ => self.error.take().map_or_else(|| lost(None), |error| Some(Err(error))),

@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::*;
 use crate::clock::Moment;
 use crate::error::ErrorKind;
+use crate::guard::lease_guard::Kind;
 use crate::primitives::mutex::scripted::*;
-use crate::store::Reply;
+use crate::store::{Epoch, Reply};
 
 const NEXT: &[u8] = b"memlock/1 00000000000000000000000000000003 web-3 4711 1795170000 rings";
 
@@ -214,7 +215,8 @@ fn a_server_that_does_not_answer_leaves_a_step_in_doubt() {
         let refused = fails(&mut step, ErrorKind::Unreachable, false);
         assert_eq!(refused, Some(ErrorKind::Unreachable));
 
-        // It may still be in doubt from before.
+        // A release may still be in doubt from before.
+        held.release_in_doubt = true;
         let mut step = OwnerStep::new(&held, action);
         let kind = if releases { ErrorKind::Unknown } else { ErrorKind::Unreachable };
         assert_eq!(fails(&mut step, ErrorKind::Unreachable, false), Some(kind));
@@ -249,7 +251,13 @@ fn a_refused_change_may_have_removed_the_item() {
         };
         let ended = refused().on(Ok(vec![value(OURS, version(7))]), NOW, NOW);
         assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Protocol);
-        assert_eq!(no_reply(&mut refused()), Some(ErrorKind::Protocol));
+        let mut unread = refused();
+        assert_eq!(
+            [(); 3].map(|()| no_reply(&mut unread)),
+            [None, None, Some(ErrorKind::Protocol)]
+        );
+        let unsent = fails(&mut refused(), ErrorKind::Unreachable, false);
+        assert_eq!(unsent, Some(ErrorKind::Protocol));
         for gone in [Reply::Missing, value(THEIRS, version(9))] {
             assert_eq!(ends(&mut refused(), [gone], AT_ONCE), OwnerOutcome::Lost(None));
         }
@@ -282,6 +290,21 @@ fn a_slow_extension_is_verified() {
     let _ = step.on(Ok(vec![value(OURS, version(8))]), later, last).unwrap().unwrap();
     step.apply(&mut held);
     assert_eq!(held.deadline, later + (LEASE - Duration::from_secs(4)));
+
+    // Of two leases, the one that may count is certain while that cannot be read.
+    for (new, least) in [(2 * LEASE, LEASE), (LEASE / 2, LEASE / 2)] {
+        let mut held = lock(None);
+        let before = held.deadline;
+        let new = Lease::new(new).unwrap();
+        let mut step = OwnerStep::new(&held, Action::Extend(new));
+        assert!(step.on(Ok(vec![stored(version(8))]), NOW, slow).is_none());
+        let failed = [(); 3].map(|()| no_reply(&mut step));
+        assert_eq!(failed, [None, None, Some(ErrorKind::Unknown)]);
+        step.apply(&mut held);
+        let guarantees = held.kind.target.context.guarantees();
+        assert_eq!(held.deadline, guarantees.kept_by_either(before, lease(), new));
+        assert!(held.extension_in_doubt && held.deadline <= NOW + least);
+    }
 
     // It is gone, or cannot be read: the holder relies on no more than before.
     for replies in [vec![Ok(Reply::Missing)], vec![Ok(value(THEIRS, version(8)))], vec![Err(()); 3]]
@@ -339,8 +362,12 @@ fn a_forgotten_lock_is_put_back_by_whom_it_is_extended() {
             goes_on(&mut step, missing.clone(), "add");
             goes_on(&mut step, [reply], "get, set 7");
         }
-        goes_on(&mut step, missing.clone(), "get, set 7");
+        assert_eq!(ends(&mut step, missing.clone(), AT_ONCE), OwnerOutcome::Lost(None));
     }
+    // In the same life it was lost by other means.
+    let mut step = OwnerStep::new(&lock(Some(LATER)), Action::Extend(lease())).in_doubt();
+    let lost = [Reply::Missing, Reply::Missing];
+    assert_eq!(ends(&mut step, lost, AT_ONCE), OwnerOutcome::Lost(None));
 }
 
 #[test]
@@ -362,6 +389,11 @@ fn a_forgotten_lock_is_not_handed_off_and_needs_no_release() {
 
     let mut release = OwnerStep::new(&lock(Some(LATER)), Action::Release).in_doubt();
     assert_eq!(ends(&mut release, missing.clone(), AT_ONCE), OwnerOutcome::Taken(None));
+    // A check has put it back meanwhile, and it was lost by other means.
+    let held = lock(Some(LATER));
+    held.kind.confirmed.as_ref().unwrap().found(back);
+    let mut lost = OwnerStep::new(&held, Action::Release).in_doubt();
+    goes_on(&mut lost, missing.clone(), "get, delete 7");
     // Of the same life it was lost; at the end of its lease it may have been lost before.
     let mut lost = OwnerStep::new(&lock(Some(LIFE)), Action::Release).in_doubt();
     goes_on(&mut lost, missing.clone(), "get, delete 7");
@@ -425,6 +457,7 @@ fn a_lock_that_is_put_back_too_late_is_removed() {
         let mut held = lock(Some(LATER));
         step.apply(&mut held);
         assert!(held.kind.orphan.is_some());
+        assert!(!held.release_in_doubt && !held.extension_in_doubt);
     }
 }
 
@@ -455,9 +488,13 @@ fn what_puts_a_lock_back_without_a_reply_is_looked_for_later() {
 fn an_extension_says_before_how_long_it_may_keep_the_lock() {
     let mut held = lock(None);
     let long = Lease::new(100 * LEASE).unwrap();
+    let first = held.server_until;
     OwnerStep::new(&held, Action::Extend(long)).announce(&mut held);
-    assert!(held.server_until > NOW + 100 * LEASE + LATEST_ARRIVAL);
     let until = held.server_until;
+    assert!(until > NOW + 100 * LEASE + LATEST_ARRIVAL);
+    held.server_until = first;
+    OwnerStep::new(&held, Action::Extend(long)).in_doubt().announce(&mut held);
+    assert_eq!(held.server_until, until);
     OwnerStep::new(&held, Action::Release).announce(&mut held);
     assert_eq!(held.server_until, until);
 }
@@ -472,9 +509,11 @@ fn a_check_finds_the_lock_or_puts_it_back() {
         assert_eq!(ends(&mut step, [reply], AT_ONCE), OwnerOutcome::Lost(None));
     }
     let mut step = OwnerStep::new(&lock(None), Action::Check);
-    assert_eq!(no_reply(&mut step), None);
-    assert_eq!(no_reply(&mut step), None);
-    assert_eq!(no_reply(&mut step), Some(ErrorKind::Unreachable));
+    let failed = [(); 3].map(|()| no_reply(&mut step));
+    assert_eq!(failed, [None, None, Some(ErrorKind::Unreachable)]);
+    let mut step = OwnerStep::new(&lock(None), Action::Check);
+    let unsent = fails(&mut step, ErrorKind::Unreachable, false);
+    assert_eq!(unsent, Some(ErrorKind::Unreachable));
 
     let held = lock(Some(LATER));
     let mut step = OwnerStep::new(&held, Action::Check).only_looking();
@@ -490,9 +529,176 @@ fn a_check_finds_the_lock_or_puts_it_back() {
     assert_eq!(sent(&step), "add");
     assert_eq!(no_reply(&mut step), None);
     assert_eq!(sent(&step), "get");
-    assert!(held.kind.confirmed.as_ref().unwrap().get().in_doubt);
+    assert!(held.kind.confirmed.as_ref().unwrap().get().in_doubt > Some(NOW + LEASE));
     let ended = step.on(Ok(vec![Reply::Missing]), NOW, NOW).unwrap();
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unreachable);
+    // What it may have left is looked for after a release, and does not count after the lease.
+    assert!(held.kind.reap_until() > Some(NOW + LEASE));
+    let mut extend = OwnerStep::new(&held, Action::Extend(lease())).in_doubt();
+    let there = vec![value(OURS, version(7)), Reply::VersionMismatch];
+    assert!(extend.on(Ok(there), NOW, NOW + LEASE).is_none());
+    assert_eq!(sent(&extend), "delete 7");
+}
+
+/// A check, and the renewal thread, which is faster.
+#[test]
+fn a_check_puts_nothing_back_that_was_released() {
+    let missing = [Reply::Missing, Reply::VersionMismatch];
+    let renewed = || {
+        let mut held = lock(Some(LATER));
+        let check = OwnerStep::new(&held, Action::Check).putting_back().unwrap();
+        check.announce(&mut held);
+        assert!(held.kind.orphan.is_some());
+        let mut renewal = OwnerStep::new(&held, Action::Extend(lease())).in_doubt();
+        goes_on(&mut renewal, missing.clone(), "add");
+        let back = stored(Version::new(LATER, 1));
+        assert_eq!(ends(&mut renewal, [back], AT_ONCE), OwnerOutcome::Taken(None));
+        renewal.apply_renewal(&mut held);
+        let mut release = OwnerStep::new(&held, Action::Release);
+        assert_eq!(sent(&release), "delete 1");
+        assert_eq!(ends(&mut release, [Reply::Deleted], AT_ONCE), OwnerOutcome::Taken(None));
+        check
+    };
+    let of_life = |step: &OwnerStep| match step.ops()[..] {
+        [Op::Add { admission, .. }] => admission,
+        _ => panic!(),
+    };
+    // Its request is sent after the release: it is not admitted.
+    assert_eq!(of_life(&renewed()), Admission::Reclaim(LATER));
+    // It was sent before: it is not sent again.
+    let mut check = OwnerStep::new(&lock(Some(LATER)), Action::Check);
+    goes_on(&mut check, [Reply::Missing], "add");
+    for mut check in [renewed(), check] {
+        goes_on(&mut check, [Reply::Exists], "get");
+        assert_eq!(ends(&mut check, [Reply::Missing], AT_ONCE), OwnerOutcome::Lost(None));
+    }
+
+    // A release of what was forgotten.
+    let held = lock(Some(LATER));
+    let check = OwnerStep::new(&held, Action::Check).putting_back().unwrap();
+    let mut release = OwnerStep::new(&held, Action::Release).in_doubt();
+    assert_eq!(ends(&mut release, missing, AT_ONCE), OwnerOutcome::Taken(None));
+    assert_eq!(of_life(&check), Admission::Reclaim(LATER));
+}
+
+/// Within the packets of one round of the renewal thread.
+#[test]
+fn a_renewal_of_what_is_not_put_back_ends_at_its_fourth_packet() {
+    for held in [lock(Some(LIFE)), lock(Some(LATER))] {
+        let mut step = OwnerStep::new(&held, Action::Extend(lease()));
+        let missing = [Reply::Missing, Reply::VersionMismatch];
+        goes_on(&mut step, [Reply::VersionMismatch], "get, set 7");
+        goes_on(&mut step, missing.clone(), "add");
+        goes_on(&mut step, [Reply::NotAdmitted], "get, set 7");
+        assert_eq!(ends(&mut step, missing, AT_ONCE), OwnerOutcome::Lost(None));
+    }
+}
+
+#[test]
+fn a_lock_is_put_back_for_the_shorter_lease_that_may_count() {
+    let short = Lease::new(LEASE / 3).unwrap();
+    let mut held = lock(Some(LATER));
+    let mut step = OwnerStep::new(&held, Action::Extend(short)).in_doubt();
+    goes_on(&mut step, [Reply::Missing, Reply::VersionMismatch], "add");
+    assert_eq!(no_reply(&mut step), None);
+    let back = Version::new(LATER, 1);
+    goes_on(&mut step, [value(OURS, back), Reply::VersionMismatch], "get, set 1");
+    assert_eq!(fails(&mut step, ErrorKind::Unreachable, false), None);
+    assert_eq!(fails(&mut step, ErrorKind::Unreachable, false), Some(ErrorKind::Unknown));
+    step.apply(&mut held);
+    assert!(held.deadline <= NOW + LEASE / 3 && held.extension_in_doubt);
+    assert_eq!((held.lease, held.kind.confirmed.as_ref().unwrap().get().life), (short, LATER));
+}
+
+#[test]
+fn a_removal_that_is_not_sent_is_looked_for_later() {
+    let mut held = lock(Some(LATER));
+    let mut step = OwnerStep::new(&held, Action::Extend(lease())).in_doubt();
+    goes_on(&mut step, [Reply::Missing, Reply::VersionMismatch], "add");
+    step.announce(&mut held);
+    assert!(step.on(Ok(vec![stored(Version::new(LATER, 3))]), NOW, NOW + LEASE).is_none());
+    let ended = fails(&mut step, ErrorKind::Unreachable, false);
+    step.apply(&mut held);
+    assert_eq!(ended, Some(ErrorKind::Unknown));
+    assert!(held.kind.orphan.is_some() && !held.release_in_doubt);
+}
+
+#[test]
+fn a_full_server_does_not_make_a_lock_lost_that_it_has_forgotten() {
+    let mut step = OwnerStep::new(&lock(Some(LATER)), Action::Extend(lease())).in_doubt();
+    goes_on(&mut step, [Reply::Missing, Reply::VersionMismatch], "add");
+    assert_eq!(fails(&mut step, ErrorKind::Protocol, false), Some(ErrorKind::Protocol));
+}
+
+#[test]
+fn a_store_without_a_reply_takes_nothing_away() {
+    for action in [Action::Release, Action::Extend(lease()), hand_off(), Action::Check] {
+        let mut step = OwnerStep::new(&lock(None), action);
+        assert!(step.on(Ok(Vec::new()), NOW, NOW).is_none());
+    }
+}
+
+#[test]
+fn an_extension_settles_what_was_in_doubt() {
+    let mut held = lock(None);
+    (held.release_in_doubt, held.extension_in_doubt) = (true, true);
+    let earlier = NOW + LATEST_ARRIVAL;
+    held.kind.orphan = Some(earlier);
+    let mut step = OwnerStep::new(&held, Action::Extend(lease()));
+    let done = [value(OURS, version(7)), stored(version(8))];
+    assert_eq!(ends(&mut step, done, AT_ONCE), OwnerOutcome::Taken(None));
+    step.apply(&mut held);
+    assert!(!held.release_in_doubt && !held.extension_in_doubt);
+    // A request may still be under way; not so long after the last moment at which it could arrive.
+    assert_eq!(held.kind.orphan, Some(earlier));
+    let mut step = OwnerStep::new(&held, Action::Extend(lease()));
+    let late = earlier + LATEST_ARRIVAL;
+    assert!(step.on(Ok(vec![stored(version(9))]), late, late).is_some());
+    step.apply(&mut held);
+    assert_eq!(held.kind.orphan, None);
+}
+
+#[test]
+fn a_release_that_got_no_reply_counts_in_every_life_within_the_guard() {
+    let others = [value(THEIRS, Version::new(LATER, 1)), Reply::VersionMismatch];
+    for (recovers, outcome) in
+        [(Some(LATER), OwnerOutcome::Taken(None)), (None, OwnerOutcome::Lost(None))]
+    {
+        let mut held = lock(recovers);
+        held.release_in_doubt = true;
+        let mut release = OwnerStep::new(&held, Action::Release);
+        assert_eq!(ends(&mut release, others.clone(), AT_ONCE), outcome);
+    }
+}
+
+#[test]
+fn only_a_free_mutex_has_a_next_waiter() {
+    let mut held = lock(None);
+    held.kind.notifies = true;
+    let mut release = OwnerStep::new(&held, Action::Release).in_doubt();
+    let queue = Item { value: b"queue".to_vec(), version: version(1), remaining: None, fence: 0 };
+    let unclear = [Reply::Missing, Reply::VersionMismatch, Reply::Value(queue)];
+    goes_on(&mut release, unclear.clone(), "get, delete 7, get");
+    goes_on(&mut release, unclear.clone(), "get, delete 7, get");
+    assert_eq!(ends(&mut release, unclear, AT_ONCE), OwnerOutcome::Lost(None));
+}
+
+/// What the renewal thread is told of each request.
+#[test]
+fn a_step_says_what_its_next_request_may_do() {
+    let says = |step: &OwnerStep| (step.changes(), step.only_removes());
+    let held = lock(Some(LATER));
+    let mut step = OwnerStep::new(&held, Action::Extend(lease()));
+    assert_eq!(says(&step), (true, false));
+    let _ = step.on(Ok(vec![Reply::VersionMismatch]), NOW, NOW);
+    assert_eq!(says(&step), (true, false));
+    let _ = step.on(Ok(vec![Reply::Missing, Reply::VersionMismatch]), NOW, NOW);
+    assert_eq!((sent(&step).as_str(), says(&step)), ("add", (true, false)));
+    let _ = step.on(Ok(vec![stored(Version::new(LATER, 1))]), NOW, NOW + LEASE);
+    assert_eq!((sent(&step).as_str(), says(&step)), ("delete 1", (false, true)));
+    for action in [Action::Check, Action::Verify] {
+        assert_eq!(says(&OwnerStep::new(&held, action)), (false, false));
+    }
 }
 
 #[test]
