@@ -123,10 +123,7 @@ impl Target {
 
     /// Runs one operation on the item's server.
     pub(crate) fn one(&self, op: Op<'_>) -> std::result::Result<Reply, Failure> {
-        self.run(&[op])?.into_iter().next().ok_or_else(|| Failure {
-            error: Error::new(ErrorKind::Internal, "The store gave no reply."),
-            sent: true,
-        })
+        self.run(&[op])?.into_iter().next().ok_or_else(Failure::no_reply)
     }
 
     /// Runs operations that change nothing, and retries them: their outcome cannot be unknown.

@@ -337,7 +337,7 @@ impl<K: Kind> LeaseGuard<K> {
         }
         let tries = self.begin_drop();
         // After this time the server has removed the item.
-        if self.server_until <= self.kind.target().now() {
+        if self.may_last_until() <= self.kind.target().now() {
             K::leave_the_queue(self);
             self.ends();
             return Ok(Release::Lost);
@@ -352,8 +352,13 @@ impl<K: Kind> LeaseGuard<K> {
     pub(crate) fn give_up(&mut self) {
         if self.is_ours_to_use() {
             self.ends();
-            orphan::remember(self.kind.target(), K::REAPER, self.token, self.server_until);
+            orphan::remember(self.kind.target(), K::REAPER, self.token, self.may_last_until());
         }
+    }
+
+    /// The time by which nothing of this guard is on the server any more.
+    fn may_last_until(&self) -> Moment {
+        self.kind.reap_until().map_or(self.server_until, |until| until.max(self.server_until))
     }
 
     /// Called before a drop: from now on, a silent server is not contacted.
@@ -379,7 +384,7 @@ impl<K: Kind> LeaseGuard<K> {
     /// postponed. False if the server did not answer, or was not contacted.
     pub(crate) fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
         if in_doubt && self.is_ours_to_use() {
-            orphan::remember(self.kind.target(), K::REAPER, self.token, self.server_until);
+            orphan::remember(self.kind.target(), K::REAPER, self.token, self.may_last_until());
         } else if self.is_ours_to_use() {
             self.remember_orphan();
         }

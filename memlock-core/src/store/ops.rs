@@ -291,6 +291,12 @@ impl Failure {
         Failure { error: Failure { error, sent }.of_read(), sent }
     }
 
+    /// A store gave fewer replies than there were operations.
+    pub(crate) fn no_reply() -> Failure {
+        let error = Error::new(ErrorKind::Internal, "The store gave no reply.");
+        Failure { error, sent: true }
+    }
+
     /// The same failure of a batch that may have changed something before.
     #[cfg(any(feature = "mysql", feature = "postgresql"))]
     pub(crate) fn behind(self, has_changed: bool) -> Failure {

@@ -146,6 +146,11 @@ impl Batch {
         }
     }
 
+    /// Some of the steps of the renewal were taken, and not the last one: the entries may be renewed.
+    pub(super) fn is_unfinished(&self) {
+        self.entries.iter().for_each(|(entry, _)| entry.state().in_doubt = true);
+    }
+
     /// Records that these entries are gone. They are lost, unless their holders have released them
     /// meanwhile.
     fn lose(&mut self, gone: &[Token]) {

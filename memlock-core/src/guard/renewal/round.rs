@@ -118,8 +118,14 @@ fn renew_together(
     batches: &mut Vec<Batch>,
     refused: &mut Vec<Batch>,
 ) -> std::result::Result<(), Failure> {
-    for _ in 0..PASSES {
-        batches.retain(Batch::may_go_on);
+    for pass in 0..PASSES {
+        batches.retain(|batch| {
+            let goes_on = batch.may_go_on();
+            if !goes_on && pass > 0 {
+                batch.is_unfinished();
+            }
+            goes_on
+        });
         let Some(first) = batches.first() else { return Ok(()) };
         let (context, route) = (first.context().clone(), first.route());
         let sent = context.clock().now();
@@ -146,6 +152,7 @@ fn renew_together(
     // Other clients write faster than this one.
     for batch in &*batches {
         batch.failed(false);
+        batch.is_unfinished();
     }
     Ok(())
 }

@@ -25,7 +25,7 @@ pub(super) struct Acquisition<'a> {
     attempt: Attempt<'a>,
     request: HandoffRequest,
     /// Set when a grant that was given up could not be released.
-    left: bool,
+    left_behind: bool,
     /// Whether the last attempt failed because the server gives no new grants yet.
     recovers: bool,
     /// The holder that the last inspection found.
@@ -40,7 +40,7 @@ impl<'a> Acquisition<'a> {
     ) -> Result<Acquisition<'a>> {
         let request = HandoffRequest { token: target.context.identity()?.token(), lease };
         let attempt = Attempt::new(target, lease)?;
-        Ok(Acquisition { attempt, request, left: false, recovers: false, holder })
+        Ok(Acquisition { attempt, request, left_behind: false, recovers: false, holder })
     }
 
     /// Until when to look for a grant that a request without a reply may have left.
@@ -50,7 +50,7 @@ impl<'a> Acquisition<'a> {
 
     /// Whether a grant of this acquisition may be on the server, or on its way there.
     pub(super) fn may_have_left_something(&self) -> bool {
-        self.left || self.attempt.orphan_until().is_some()
+        self.left_behind || self.attempt.orphan_until().is_some()
     }
 
     pub(super) fn token(&self) -> Token {
@@ -87,7 +87,7 @@ impl<'a> Acquisition<'a> {
                 }
             };
             let error = if left { Error::unresolved(Some(error), "lock") } else { error };
-            self.left = left;
+            self.left_behind = left;
             self.attempt.change_token()?;
             return Err(error);
         }

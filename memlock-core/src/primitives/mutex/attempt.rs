@@ -1,20 +1,21 @@
-//! An attempt to acquire the mutex: a machine without I/O.
+//! The attempts to acquire the mutex: a machine without I/O.
 //!
 //! | state | what is sent | reply | next |
 //! | --- | --- | --- | --- |
 //! | `Take` | the record, to be added if there is no item; or in place of the reservation that was seen for this waiter | stored | granted |
-//! | | | the server gives no new grants yet | missed |
-//! | | | the reservation is gone | `Take` |
-//! | | | another item | missed; a waiter that was woken tries again, for a moment: the release may still be on its way |
+//! | | | not admitted: the server gives no new grants yet | recovering |
+//! | | | not stored; in place of a reservation, which is gone | `Take` |
+//! | | | not stored | missed; a waiter that was woken tries again, for a moment, where requests overtake each other |
 //! | `Take`, with a read: the item may have this token, or be reserved for this waiter | the same, and a read | the record is ours | granted, by an earlier request |
 //! | | | a reservation for this waiter | `Take`, in its place |
 //! | | | an item, and then none: it may have been ours | `Take` |
 //! | | | else | as above |
 //! | `Refused`: the server stores no record, maybe because it is full | a read | another holder, or a reservation for another waiter | missed |
-//! | | | else, or none | the error |
+//! | | | else | the error |
 //!
-//! A request without a reply is followed by `Take` with a read, until three requests were sent: then
-//! the outcome is unknown. The tests take the rows one by one (`attempt/tests.rs`).
+//! A request without a reply is followed by `Take` with a read, until three requests were sent or the
+//! call is over: then the outcome is unknown. One that was not sent ends the attempt with an error,
+//! unless an earlier one had no reply. The tests take the rows one by one (`attempt/tests.rs`).
 
 #[cfg(test)]
 mod tests;
@@ -99,7 +100,7 @@ impl<'a> Attempt<'a> {
             in_doubt_until: None,
             state: State::Take { claim: None, reads: false },
             began: target.now(),
-            left: 0,
+            left: ATTEMPTS,
             repeats: 0,
             error: None,
         })
@@ -162,9 +163,10 @@ impl<'a> Attempt<'a> {
         sent: Moment,
         is_over: &dyn Fn() -> bool,
     ) -> Option<Attempted> {
-        let State::Take { claim, .. } = self.state else { return Some(self.refused(replies)) };
+        let State::Take { claim, .. } = self.state else { return self.refused(replies) };
         let replies = match replies {
-            Ok(replies) => replies,
+            Ok(replies) if !replies.is_empty() => replies,
+            Ok(_) => return self.failed(Failure::no_reply(), sent, is_over),
             Err(failure) => return self.failed(failure, sent, is_over),
         };
         match (replies.first(), replies.get(1)) {
@@ -213,7 +215,7 @@ impl<'a> Attempt<'a> {
             if error.kind() != ErrorKind::Protocol || !was_reached {
                 return Some(Attempted::Failed(error));
             }
-            self.state = State::Refused(error);
+            (self.state, self.left) = (State::Refused(error), ATTEMPTS);
             return None;
         }
         self.error = Some(error);
@@ -222,16 +224,20 @@ impl<'a> Attempt<'a> {
 
     /// The server has refused the record: the mutex may have another holder nevertheless, or be
     /// reserved for another waiter.
-    fn refused(&mut self, replies: Replies) -> Attempted {
+    fn refused(&mut self, replies: Replies) -> Option<Attempted> {
+        self.left -= 1;
+        if replies.as_ref().is_err_and(|failure| failure.sent) && self.left > 0 {
+            return None;
+        }
         if let Some(Reply::Value(item)) = replies.ok().and_then(|mut replies| replies.pop())
             && !is_ours(&item.value, self.token)
             && !self.reservations.is_ours(&item)
         {
-            return Attempted::Missed;
+            return Some(Attempted::Missed);
         }
         match &self.state {
-            State::Refused(error) => Attempted::Failed(error.clone()),
-            State::Take { .. } => Attempted::Missed,
+            State::Refused(error) => Some(Attempted::Failed(error.clone())),
+            State::Take { .. } => None,
         }
     }
 

@@ -31,11 +31,11 @@ impl Lock {
     /// the limits of the tenure are reached, an earlier release is in doubt, or the server recovers
     /// or refuses to store the record: the caller then has to release the lock.
     pub(super) fn hand_off(&mut self) -> Option<Result<Outcome<Item>>> {
-        // Requests for the successor are always tried, even if this guard is being dropped.
-        let target = self.kind.target.for_calls();
         if !self.may_hand_off() {
             return None;
         }
+        // The successor's lock is for calls, even if this guard is being dropped.
+        let target = self.kind.target.for_calls();
         let mut served = local_waiters(&target.context).begin_hand_off(&target.key)?;
         let HandoffRequest { token, lease } = served.request;
         let resolved = target.context.identity().and_then(|identity| {

@@ -36,17 +36,20 @@ pub(super) struct Server {
     pub(super) order: Order,
     /// Whether it has answered before.
     pub(super) reached: bool,
+    /// Whether it may have received what is sent to it.
+    pub(super) receives: bool,
 }
 
 impl Default for Server {
     fn default() -> Server {
-        Server { recovers: None, order: Order::Sent, reached: true }
+        Server { recovers: None, order: Order::Sent, reached: true, receives: false }
     }
 }
 
 impl Store for Server {
     fn send<'a>(&'a self, _request: Request<'a>) -> Pending<'a> {
-        Pending::ended(Err(Failure::unsent(Error::new(ErrorKind::Unreachable, "never"))))
+        let kind = if self.receives { ErrorKind::Unknown } else { ErrorKind::Unreachable };
+        Pending::ended(Err(failure(kind, self.receives)))
     }
 
     fn guarantees(&self) -> Guarantees {

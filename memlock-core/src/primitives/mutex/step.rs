@@ -12,25 +12,29 @@
 //! | | | the record is ours | `ReadAndAct`, by its version |
 //! | | | the record is ours, and proves nothing | `Remove` |
 //! | | | the record is the successor's | handed off |
-//! | | | there was none, and the server recovers in another life | released; else `PutBack` |
-//! | | | there was none, and a mismatch: another client was faster | `ReadAndAct`; like `PutBack` twice at most |
+//! | | | the record is ours; a hand-off on a server that recovers | still held |
+//! | | | none, and a mismatch; a release that may be put back, and the server recovers in another life | released |
+//! | | | the same; another change that may be put back | `PutBack` |
+//! | | | the same; what may not be put back | `ReadAndAct`; together with `PutBack` twice at most |
 //! | | | else | lost; or released, by an earlier request |
-//! | `PutBack`: the server may have forgotten the lock | the record, to be added | stored in time | extended; held |
+//! | `PutBack`: the server may have forgotten the lock (there is a guard, the lease runs, and no release is in doubt) | the record, to be added | stored in time | extended; of a hand-off, still held; of a check, there |
 //! | | | stored too late | `Remove` |
 //! | | | exists | `ReadAndAct`, or `Look` |
 //! | | | not admitted | the same, and the last time |
 //! | `Remove`: a record of ours that counts for nothing | its removal | removed, or missing | lost |
 //! | | | a mismatch: a waiter has marked it | `ReadAndAct`, or `Look` |
-//! | `Verify`: the server may have been stopped | a read | what remains of the lease | done; after a slow reply once more |
+//! | `Verify`: the server may have been stopped | a read | what remains of the lease | done; after a slow reply once more; nothing is left: the error |
+//! | | | the record of an extension is not there, and its lease runs | `PutBack`, if it is missing and may be put back; else lost |
 //! | `Refused`: a change; some servers remove an item that they have no memory to replace | a read | the record is ours | the error |
 //! | | | else | lost |
 //! | `Look` | a read | the record is ours | it is there |
 //! | | | missing, and the lock may be put back | `PutBack` |
 //! | | | else | it is not there |
 //!
-//! A request without a reply is followed by `ReadAndAct`, three times at most: then the outcome is
-//! unknown. A request that was not sent ends the step, unless an earlier one had no reply. The tests
-//! take the rows one by one (`step/tests.rs`).
+//! A change without a reply is followed by `ReadAndAct` (of a check, by `Look`), and a read by the same
+//! read; after three requests without a reply the outcome is unknown. A request that was not sent ends
+//! the step with an error, unless an earlier change had no reply. After ten versions that others have
+//! changed the outcome is unknown as well. The tests take the rows one by one (`step/tests.rs`).
 
 mod doubt;
 mod reclaim;
@@ -106,9 +110,8 @@ pub(super) struct OwnerStep {
     queue: Option<Key>,
     lease: Lease,
     deadline: Moment,
-    /// What the deadline was before an extension that is to be verified: the server keeps the lock
-    /// for as long in any case.
-    least: Moment,
+    /// The lease and the deadline before an extension that is to be verified.
+    before: (Lease, Moment),
     orphan: Option<Moment>,
     release_in_doubt: bool,
     extension_in_doubt: bool,
@@ -170,7 +173,7 @@ impl OwnerStep {
             queue: None,
             lease: lock.lease,
             deadline: lock.deadline,
-            least: lock.deadline,
+            before: (lock.lease, lock.deadline),
             orphan: kind.orphan,
             release_in_doubt: lock.release_in_doubt,
             extension_in_doubt: lock.extension_in_doubt,
@@ -194,7 +197,8 @@ impl OwnerStep {
     /// repeated yet.
     pub(super) fn wakes_ahead(&self) -> bool {
         let order = self.target.context.guarantees().order;
-        matches!(self.action, Action::Release) && order != Order::Open && self.failures == 0
+        let releases = matches!(self.action, Action::Release) && self.changes();
+        releases && order != Order::Open && self.failures == 0
     }
 
     /// Whether the next request may change what the holder can rely on, should its reply be lost.
@@ -249,7 +253,7 @@ impl OwnerStep {
     /// Notes in the guard for how long the next request may keep the lock on the server, and what it
     /// may leave there if it arrives after a release. To be called before each request.
     pub(super) fn announce(&self, lock: &mut Lock) {
-        let until = self.reaches();
+        let until = self.may_last_until();
         if matches!(self.action, Action::Extend(_)) {
             lock.server_until = lock.server_until.max(until);
         }
@@ -260,7 +264,7 @@ impl OwnerStep {
 
     /// Until when the lock may be on the server by a request that is sent now, which may arrive at
     /// any time until its reply is given up.
-    fn reaches(&self) -> Moment {
+    fn may_last_until(&self) -> Moment {
         let lease = match self.action {
             Action::Extend(lease) => lease,
             _ => self.lease,
@@ -278,7 +282,7 @@ impl OwnerStep {
         kind.orphan = self.orphan;
     }
 
-    /// Gives the guard a new lease, unless a concurrent step of the owner was faster.
+    /// Gives the guard a new lease; it keeps a longer one, of a concurrent step of the owner.
     pub(super) fn apply_renewal(&self, lock: &mut Lock) {
         lock.deadline = lock.deadline.max(self.deadline);
         let kind = &mut lock.kind;

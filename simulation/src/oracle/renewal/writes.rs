@@ -25,7 +25,8 @@ impl Oracle {
         // A record that counts for nothing is removed: the lock was put back too late, or a late request
         // may have added it.
         let ended = |token: &str| {
-            self.renewals.all.get(token).is_some_and(|renewed| !renewed.is_relied_on(now))
+            let renewed = self.renewals.all.get(token);
+            renewed.is_some_and(|it| it.process == by.process && !it.is_relied_on(now))
         };
         if after.is_none() && before.as_deref().is_some_and(ended) {
             return;

@@ -200,6 +200,11 @@ fn a_server_that_does_not_answer_leaves_an_attempt_in_doubt() {
         let ended = attempt.on(Err(failure(ErrorKind::Unknown, true)), NOW, &|| true);
         assert_eq!(ended.map(in_short).as_deref(), Some("Unknown"));
     });
+    // A store that gives no reply is one that does not answer.
+    on(Server::default(), |attempt| {
+        assert!(attempt.on(Ok(Vec::new()), NOW, &never).is_none());
+        assert!(attempt.orphan_until().is_some());
+    });
     on(Server::default(), |attempt| {
         let ended = fails(attempt, ErrorKind::Unreachable, false);
         assert_eq!(ended.as_deref(), Some("Unreachable"));
@@ -230,8 +235,24 @@ fn a_server_that_stores_nothing_may_still_tell_of_a_holder() {
     ] {
         assert_eq!(refused(true, &seen(reply)), outcome);
     }
-    let lost = |attempt: &mut Attempt<'_>| fails(attempt, ErrorKind::Unknown, true).unwrap();
-    assert_eq!(refused(true, &lost), "Protocol");
+    // A read without a reply is repeated.
+    let lost = |times, attempt: &mut Attempt<'_>| {
+        for _ in 0..times {
+            assert_eq!(fails(attempt, ErrorKind::Unknown, true), None);
+        }
+    };
+    let found = |attempt: &mut Attempt<'_>| {
+        lost(2, attempt);
+        ends(attempt, [value(THEIRS, version(8))])
+    };
+    assert_eq!(refused(true, &found), "missed");
+    let never_found = |attempt: &mut Attempt<'_>| {
+        lost(2, attempt);
+        fails(attempt, ErrorKind::Unknown, true).unwrap()
+    };
+    assert_eq!(refused(true, &never_found), "Protocol");
+    let unsent = |attempt: &mut Attempt<'_>| fails(attempt, ErrorKind::Unknown, false).unwrap();
+    assert_eq!(refused(true, &unsent), "Protocol");
     // A server that was never reached tells nothing.
     assert_eq!(refused(false, &|_| unreachable!()), "Protocol");
 }

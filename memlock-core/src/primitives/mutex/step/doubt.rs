@@ -11,11 +11,14 @@ use crate::target::ATTEMPTS;
 impl OwnerStep {
     pub(super) fn failed(&mut self, failure: Failure) -> Ended {
         match self.state {
-            State::Remove(_) if matches!(self.action, Action::Check) => lost(None),
+            State::Remove(_) if matches!(self.action, Action::Check) => {
+                self.note_check_in_doubt();
+                lost(None)
+            }
             State::Refused | State::Verify { .. } | State::Look => self.read_failed(failure),
             State::PutBack { .. } if matches!(self.action, Action::Check) => {
-                if let Some(confirmed) = self.confirmed.as_ref().filter(|_| failure.sent) {
-                    confirmed.change(|last| last.in_doubt = Some(self.reaches()));
+                if failure.sent {
+                    self.note_check_in_doubt();
                 }
                 (self.error, self.failures) = (Some(failure.of_read()), 0);
                 self.again()
@@ -26,6 +29,14 @@ impl OwnerStep {
         }
     }
 
+    /// A check may leave a record on the server: what the guard cannot be told, its threads are.
+    fn note_check_in_doubt(&self) {
+        if let Some(confirmed) = &self.confirmed {
+            let until = Some(self.may_last_until());
+            confirmed.change(|last| last.in_doubt = last.in_doubt.max(until));
+        }
+    }
+
     fn read_failed(&mut self, failure: Failure) -> Ended {
         self.failures += 1;
         if failure.sent && self.failures < ATTEMPTS {
@@ -33,7 +44,7 @@ impl OwnerStep {
         }
         let error = failure.of_read();
         match (self.state, self.error.take()) {
-            (State::Refused, Some(refused)) => self.not_sent(refused),
+            (State::Refused, Some(refused)) => self.unchanged(refused),
             (State::Verify { .. }, _) => self.unverified(error),
             _ => Some(Err(error)),
         }
@@ -54,7 +65,7 @@ impl OwnerStep {
                 return Some(Err(Error::unresolved(Some(error), "lock")));
             }
             if !acts || error.kind() != ErrorKind::Protocol {
-                return self.not_sent(error);
+                return self.unchanged(error);
             }
             (self.error, self.state) = (Some(error), State::Refused);
             return None;
@@ -70,7 +81,7 @@ impl OwnerStep {
     /// A change got no reply, or a removal was not even sent.
     fn note_doubt(&mut self) {
         if let State::PutBack { .. } | State::Remove(_) = self.state {
-            self.orphan = self.orphan.max(Some(self.reaches()));
+            self.orphan = self.orphan.max(Some(self.may_last_until()));
         }
         match (&self.action, self.state) {
             (_, State::Remove(_)) => {}
@@ -87,9 +98,9 @@ impl OwnerStep {
         }
     }
 
-    /// The error of a step that ends with a request that was not sent: it changed nothing, but an
-    /// earlier release may have.
-    pub(super) fn not_sent(&self, error: Error) -> Ended {
+    /// The error of a step that ends with a request that was refused or not sent: it changed nothing,
+    /// but an earlier release may have.
+    pub(super) fn unchanged(&self, error: Error) -> Ended {
         let releases = matches!(self.action, Action::Release | Action::HandOff(_));
         let in_doubt = releases && self.release_in_doubt;
         Some(Err(if in_doubt { Error::unresolved(Some(error), "lock") } else { error }))
@@ -100,7 +111,10 @@ impl OwnerStep {
         if !matches!(self.action, Action::Extend(_)) {
             return Some(Err(error));
         }
-        self.deadline = self.deadline.min(self.least);
+        let (lease, deadline) = self.before;
+        let guarantees = self.target.context.guarantees();
+        let least = guarantees.kept_by_either(deadline, lease, self.lease);
+        self.deadline = self.deadline.min(least);
         self.extension_in_doubt = true;
         let text = format!("It was extended, but for how long is not known: {error}");
         Some(Err(Error::new(ErrorKind::Unknown, text)))

@@ -15,6 +15,7 @@ use crate::clock::Moment;
 use crate::lease::TICK_LATENESS;
 use crate::mutation::{self, Mutation};
 use crate::store::{Epoch, Expiry, Reply, Version};
+use crate::target::Target;
 
 impl OwnerStep {
     /// A check that does not put the lock back.
@@ -68,14 +69,21 @@ impl OwnerStep {
     }
 
     /// Whether the server has begun another life since the lock was confirmed, in which it gives no
-    /// new grants yet: no other client can have had the lock. From now on it is not put back there.
-    pub(super) fn was_forgotten(&self) -> bool {
-        let recovery = self.target.context.recovery(self.target.route);
-        let Some(recovery) = recovery.filter(|it| it.life != self.life()) else { return false };
-        if let Some(confirmed) = &self.confirmed {
-            confirmed.change(|last| last.life = recovery.life);
+    /// new grants yet: no other client can have had the lock.
+    pub(super) fn is_forgotten(&self) -> bool {
+        self.recovering_life().is_some_and(|life| life != self.life())
+    }
+
+    /// From now on, no thread puts the lock back in this life of the server.
+    pub(super) fn note_life(&self) {
+        if let (Some(confirmed), Some(life)) = (&self.confirmed, self.recovering_life()) {
+            confirmed.change(|last| last.life = life);
         }
-        true
+    }
+
+    fn recovering_life(&self) -> Option<Epoch> {
+        let Target { context, route, .. } = &self.target;
+        context.recovery(*route).map(|recovery| recovery.life)
     }
 
     pub(super) fn was_put_back(&mut self, reply: &Reply, at: Exchange) -> Ended {

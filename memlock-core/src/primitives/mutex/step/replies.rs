@@ -11,10 +11,6 @@ use crate::mutation::{self, Mutation};
 use crate::owner::is_ours;
 use crate::store::{Failure, Item, Replies, Reply, Stored, Version};
 
-fn no_reply() -> Failure {
-    Failure { error: Error::new(ErrorKind::Internal, "The store gave no reply."), sent: true }
-}
-
 /// When a request was sent, and when its reply came.
 #[derive(Clone, Copy)]
 pub(super) struct Exchange {
@@ -39,25 +35,16 @@ impl OwnerStep {
             Ok(replies) => replies.into_iter(),
             Err(failure) => return self.failed(failure),
         };
-        if let State::Act | State::ReadAndAct = self.state {
-            let reads = self.state == State::ReadAndAct;
-            let seen = if reads { replies.next() } else { None };
-            let Some(answer) = replies.next() else { return self.failed(no_reply()) };
-            let queue = match replies.next() {
-                Some(Reply::Value(item)) => Some(item),
-                _ => None,
-            };
-            return self.changed(seen, answer, queue, at);
-        }
-        let Some(reply) = replies.next() else { return self.failed(no_reply()) };
+        let seen = if self.state == State::ReadAndAct { replies.next() } else { None };
+        let Some(reply) = replies.next() else { return self.failed(Failure::no_reply()) };
         match self.state {
-            State::Act | State::ReadAndAct => None,
+            State::Act | State::ReadAndAct => self.changed(seen, reply, replies.next(), at),
             State::PutBack { .. } => self.was_put_back(&reply, at),
             State::Remove(_) if reply == Reply::VersionMismatch => self.again(),
             State::Remove(_) => lost(None),
             State::Verify { first } => self.verify(&reply, first, at),
             State::Refused => match self.error.take() {
-                Some(error) if self.is_ours(&reply) => self.not_sent(error),
+                Some(error) if self.is_ours(&reply) => self.unchanged(error),
                 _ => lost(None),
             },
             State::Look => self.looked(&reply, came),
@@ -73,9 +60,13 @@ impl OwnerStep {
         &mut self,
         seen: Option<Reply>,
         answer: Reply,
-        queue: Option<Item>,
+        queue: Option<Reply>,
         at: Exchange,
     ) -> Ended {
+        let queue = match queue {
+            Some(Reply::Value(item)) => Some(item),
+            _ => None,
+        };
         let extends = matches!(self.action, Action::Extend(_));
         let is_free = answer == Reply::Missing;
         match (answer, seen) {
@@ -100,7 +91,7 @@ impl OwnerStep {
         let Stored { version, fence } = stored;
         match self.action {
             Action::Extend(lease) => self.extended(version, lease, at),
-            Action::HandOff(_) => self.handed_off(version, fence, at.sent),
+            Action::HandOff(_) => self.handed_off(version, fence),
             Action::Release | Action::Check | Action::Verify => {
                 self.confirm(version);
                 taken(None)
@@ -109,8 +100,8 @@ impl OwnerStep {
     }
 
     /// Its lease counts from the first request, also if it was a later one that was carried out.
-    fn handed_off(&self, version: Version, fence: u64, now: Moment) -> Ended {
-        let sent = self.began.unwrap_or(now);
+    fn handed_off(&self, version: Version, fence: u64) -> Ended {
+        let sent = self.began?;
         Some(Ok(OwnerOutcome::HandedOff { version, fence, sent }))
     }
 
@@ -118,11 +109,15 @@ impl OwnerStep {
         let guarantees = *self.target.context.guarantees();
         let late = mutation::has(Mutation::ExtensionFromReply);
         let sent = if late { at.came } else { at.sent };
-        self.least = guarantees.kept_by_either(self.deadline, self.lease, lease);
+        self.before = (self.lease, self.deadline);
         (self.deadline, self.lease) = (lease.deadline(sent), lease);
         self.confirm(version);
         // What was under way has arrived by now.
-        self.orphan = self.orphan.filter(|&until| at.sent < until + LATEST_ARRIVAL);
+        let may_come = |until: &Moment| at.sent < *until + LATEST_ARRIVAL;
+        self.orphan = self.orphan.filter(may_come);
+        if let Some(confirmed) = &self.confirmed {
+            confirmed.change(|last| last.in_doubt = last.in_doubt.filter(may_come));
+        }
         // A release that is still under way carries an older version.
         (self.release_in_doubt, self.extension_in_doubt) = (false, false);
         let is_slow = guarantees.is_suspicious(at.came.since(at.sent));
@@ -139,7 +134,7 @@ impl OwnerStep {
             && is_ours(&item.value, successor.token)
         {
             // An earlier request of this step has arrived.
-            return self.handed_off(item.version, item.fence, now);
+            return self.handed_off(item.version, item.fence);
         }
         let mutant = match self.action {
             Action::Extend(_) => Mutation::KeepAnyones,
@@ -171,13 +166,16 @@ impl OwnerStep {
         }
         self.looks += 1;
         let releases = matches!(self.action, Action::Release);
-        match self.may_put_back(now) {
-            true if !releases => self.begin_put_back(now),
-            true if self.was_forgotten() => taken(queue),
-            // Either another client acquired the lock in between, or the known version is of another
-            // life of the server. The item shows which.
-            _ => self.again(),
+        if self.may_put_back(now) && !releases {
+            return self.begin_put_back(now);
         }
+        if self.may_put_back(now) && self.is_forgotten() {
+            self.note_life();
+            return taken(queue);
+        }
+        // Either another client acquired the lock in between, or the known version is of another life
+        // of the server. The item shows which.
+        self.again()
     }
 
     /// The item is gone, or belongs to another client. If an earlier release got no reply, it most
@@ -197,6 +195,15 @@ impl OwnerStep {
         let left = match reply {
             Reply::Value(item) if is_ours(&item.value, self.token) => {
                 item.remaining.unwrap_or(Duration::MAX)
+            }
+            // It was forgotten, or lost, since it was extended.
+            _ if matches!(self.action, Action::Extend(_)) && at.came < self.deadline => {
+                (self.lease, self.deadline) = self.before;
+                if *reply != Reply::Missing || !self.may_put_back(at.came) {
+                    return lost(None);
+                }
+                self.looks += 1;
+                return self.begin_put_back(at.came);
             }
             _ => Duration::ZERO,
         };
@@ -218,6 +225,7 @@ impl OwnerStep {
     fn looked(&mut self, reply: &Reply, now: Moment) -> Ended {
         match reply {
             Reply::Value(item) if is_ours(&item.value, self.token) => {
+                // It counts, or not, by the guard's deadline, which a renewal may have moved.
                 self.confirm(item.version);
                 taken(None)
             }

@@ -224,6 +224,28 @@ fn a_server_that_does_not_answer_leaves_a_step_in_doubt() {
 }
 
 #[test]
+fn a_guard_knows_after_a_call_what_is_in_doubt() {
+    let mut held = held_on(Server { receives: true, ..Server::default() });
+    assert_eq!(held.extend(2 * LEASE).unwrap_err().kind(), ErrorKind::Unknown);
+    assert!(held.extension_in_doubt && held.server_until > NOW + 2 * LEASE);
+    assert_eq!(held.release().unwrap_err().kind(), ErrorKind::Unknown);
+    assert!(held.release_in_doubt);
+    let mut held = lock(None);
+    assert_eq!(held.release().unwrap_err().kind(), ErrorKind::Unreachable);
+    assert!(!held.release_in_doubt);
+}
+
+#[test]
+fn a_lock_may_be_there_for_as_long_as_a_check_may_have_put_it_back() {
+    for (in_doubt, is_over) in [(None, true), (Some(NOW + LEASE), false)] {
+        let mut held = lock(Some(LATER));
+        held.server_until = NOW;
+        held.kind.confirmed.as_ref().unwrap().change(|last| last.in_doubt = in_doubt);
+        assert_eq!(held.let_go().is_ok(), is_over);
+    }
+}
+
+#[test]
 fn the_shorter_lease_counts_when_an_extension_is_in_doubt() {
     let mut held = lock(None);
     let before = held.deadline;
@@ -251,6 +273,7 @@ fn a_refused_change_may_have_removed_the_item() {
         };
         let ended = refused().on(Ok(vec![value(OURS, version(7))]), NOW, NOW);
         assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Protocol);
+        assert!(!refused().wakes_ahead());
         let mut unread = refused();
         assert_eq!(
             [(); 3].map(|()| no_reply(&mut unread)),
@@ -306,23 +329,44 @@ fn a_slow_extension_is_verified() {
         assert!(held.extension_in_doubt && held.deadline <= NOW + least);
     }
 
-    // It is gone, or cannot be read: the holder relies on no more than before.
-    for replies in [vec![Ok(Reply::Missing)], vec![Ok(value(THEIRS, version(8)))], vec![Err(()); 3]]
-    {
-        let (mut step, mut held) = (begun(), lock(None));
-        let before = held.deadline;
-        let mut error = None;
-        for reply in replies {
-            assert!(error.is_none());
-            error = match reply {
-                Ok(reply) => at_once(&mut step, reply).map(|ended| ended.unwrap_err().kind()),
-                Err(()) => no_reply(&mut step),
-            };
-        }
-        assert_eq!(error, Some(ErrorKind::Unknown));
-        step.apply(&mut held);
-        assert!(held.extension_in_doubt && held.deadline <= before);
+    // Its lease has ended: the holder relies on nothing.
+    let (mut step, mut held) = (begun(), lock(None));
+    let Reply::Value(item) = value(OURS, version(8)) else { panic!() };
+    let over = Reply::Value(Item { remaining: Some(Duration::ZERO), ..item });
+    let ended = at_once(&mut step, over).map(|ended| ended.unwrap_err().kind());
+    step.apply(&mut held);
+    assert_eq!((ended, held.deadline), (Some(ErrorKind::Unknown), slow));
+
+    // So it does if the lease has ended in any case.
+    let (mut step, mut held) = (begun(), lock(None));
+    let late = NOW + LEASE;
+    let ended = step.on(Ok(vec![Reply::Missing]), late, late).map(|it| it.unwrap_err().kind());
+    step.apply(&mut held);
+    assert!(ended == Some(ErrorKind::Unknown) && held.deadline <= late);
+
+    // It was lost since it was extended, or forgotten.
+    for reply in [Reply::Missing, value(THEIRS, version(9))] {
+        assert_eq!(at_once(&mut begun(), reply).unwrap().unwrap(), OwnerOutcome::Lost(None));
     }
+    let mut held = lock(Some(LATER));
+    let mut step = OwnerStep::new(&held, Action::Extend(lease()));
+    assert!(step.on(Ok(vec![stored(version(8))]), NOW, slow).is_none());
+    assert!(at_once(&mut step, Reply::Missing).is_none());
+    assert_eq!(sent(&step), "add");
+    let back = stored(Version::new(LATER, 1));
+    assert_eq!(at_once(&mut step, back).unwrap().unwrap(), OwnerOutcome::Taken(None));
+    step.apply(&mut held);
+    assert_eq!(held.deadline, lease_from(slow, LEASE));
+    let mut step = OwnerStep::new(&held, Action::Extend(lease()));
+    assert!(step.on(Ok(vec![stored(version(8))]), NOW, slow).is_none());
+    let others = at_once(&mut step, value(THEIRS, version(9)));
+    assert_eq!(others.unwrap().unwrap(), OwnerOutcome::Lost(None));
+    // From the end of the old lease on, it is not put back, though the extension was carried out.
+    let mut step = OwnerStep::new(&lock(Some(LATER)), Action::Extend(lease()));
+    let (sent, came) = (NOW + LEASE / 2, NOW + LEASE);
+    assert!(step.on(Ok(vec![stored(version(8))]), sent, came).is_none());
+    let ended = step.on(Ok(vec![Reply::Missing]), came, came).unwrap().unwrap();
+    assert_eq!(ended, OwnerOutcome::Lost(None));
 }
 
 #[test]
@@ -441,10 +485,17 @@ fn a_lock_that_is_put_back_too_late_is_removed() {
         let mut step = late();
         assert!(step.on(Ok(vec![Reply::VersionMismatch]), NOW, NOW + LEASE).is_none());
         assert_eq!(sent(&step), next);
+        let marked = vec![value(OURS, Version::new(LATER, 4)), Reply::VersionMismatch];
         if let Action::Check = action {
+            // By the guard's deadline, which a renewal may have moved, it may count.
+            assert_eq!(ends(&mut step, marked, LEASE), OwnerOutcome::Taken(None));
+            let mut step = late();
+            let confirmed = step.confirmed.clone().unwrap();
+            let ended = step.on(Err(failure(ErrorKind::Unreachable, false)), NOW, NOW + LEASE);
+            assert_eq!(ended.unwrap().unwrap(), OwnerOutcome::Lost(None));
+            assert!(confirmed.get().in_doubt > Some(NOW + LEASE));
             continue;
         }
-        let marked = vec![value(OURS, Version::new(LATER, 4)), Reply::VersionMismatch];
         assert!(step.on(Ok(marked), NOW, NOW + LEASE).is_none());
         assert_eq!(sent(&step), "delete 4");
         // What cannot be removed now is looked for later.
@@ -533,7 +584,14 @@ fn a_check_finds_the_lock_or_puts_it_back() {
     let ended = step.on(Ok(vec![Reply::Missing]), NOW, NOW).unwrap();
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unreachable);
     // What it may have left is looked for after a release, and does not count after the lease.
-    assert!(held.kind.reap_until() > Some(NOW + LEASE));
+    let until = held.kind.reap_until();
+    assert!(until > Some(NOW + LEASE));
+    let mut shorter = lock(Some(LATER));
+    shorter.lease = Lease::new(LEASE / 3).unwrap();
+    shorter.kind.confirmed = held.kind.confirmed.clone();
+    let mut second = OwnerStep::new(&shorter, Action::Check).putting_back().unwrap();
+    assert_eq!(no_reply(&mut second), None);
+    assert_eq!(held.kind.reap_until(), until);
     let mut extend = OwnerStep::new(&held, Action::Extend(lease())).in_doubt();
     let there = vec![value(OURS, version(7)), Reply::VersionMismatch];
     assert!(extend.on(Ok(there), NOW, NOW + LEASE).is_none());
@@ -656,6 +714,17 @@ fn an_extension_settles_what_was_in_doubt() {
     assert!(step.on(Ok(vec![stored(version(9))]), late, late).is_some());
     step.apply(&mut held);
     assert_eq!(held.kind.orphan, None);
+
+    // A check, too.
+    let mut held = lock(Some(LATER));
+    let mut check = OwnerStep::new(&held, Action::Check).putting_back().unwrap();
+    assert_eq!(no_reply(&mut check), None);
+    for (at, is_left) in [(NOW, true), (NOW + 100 * LEASE, false)] {
+        let mut extend = OwnerStep::new(&held, Action::Extend(lease()));
+        assert!(extend.on(Ok(vec![stored(version(8))]), at, at).is_some());
+        extend.apply(&mut held);
+        assert_eq!(held.kind.reap_until().is_some(), is_left);
+    }
 }
 
 #[test]
