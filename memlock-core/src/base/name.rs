@@ -8,6 +8,7 @@
 //! can collide with memlock's own items.
 
 use std::fmt;
+use std::sync::Arc;
 
 use sha2::{Digest, Sha256};
 
@@ -65,13 +66,13 @@ const CONFIG: &str = "memlock%config";
 /// A key as sent to the server: 1 to 250 bytes, each from `!` to `~`.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key {
-    text: Box<str>,
+    text: Arc<str>,
     is_shared: bool,
 }
 
 impl Key {
     fn new(text: String) -> Key {
-        Key { text: text.into_boxed_str(), is_shared: false }
+        Key { text: text.into(), is_shared: false }
     }
 
     /// The key's text.

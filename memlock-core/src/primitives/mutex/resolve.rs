@@ -8,7 +8,8 @@ use crate::store::Replies;
 impl Lock {
     /// Takes a step of the owner's.
     pub(super) fn resolve(&mut self, action: Action) -> Result<OwnerOutcome> {
-        let mut step = OwnerStep::new(self, action);
+        let value = std::mem::take(&mut self.kind.value);
+        let mut step = OwnerStep::with_value(self, value, action);
         let ended = run(&mut step, |step| {
             step.announce(self);
             let ops = step.ops();

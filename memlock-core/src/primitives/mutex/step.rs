@@ -110,7 +110,7 @@ pub(super) struct OwnerStep {
     queue: Option<Key>,
     lease: Lease,
     deadline: Moment,
-    /// The lease and the deadline before an extension that is to be verified.
+    /// The lease and the deadline before the step.
     before: (Lease, Moment),
     orphan: Option<Moment>,
     release_in_doubt: bool,
@@ -155,6 +155,11 @@ pub(super) type Ended = Option<Result<OwnerOutcome>>;
 
 impl OwnerStep {
     pub(super) fn new(lock: &Lock, action: Action) -> OwnerStep {
+        OwnerStep::with_value(lock, lock.kind.value.clone(), action)
+    }
+
+    /// With the value of the guard, which [`OwnerStep::apply`] gives back.
+    pub(super) fn with_value(lock: &Lock, value: Vec<u8>, action: Action) -> OwnerStep {
         let state = match action {
             Action::Check => State::Look,
             Action::Verify => State::Verify { first: None },
@@ -167,7 +172,7 @@ impl OwnerStep {
             action,
             state,
             token: lock.token,
-            value: kind.value.clone(),
+            value,
             version: kind.version,
             notifies: kind.notifies,
             queue: None,
@@ -253,12 +258,11 @@ impl OwnerStep {
     /// Notes in the guard for how long the next request may keep the lock on the server, and what it
     /// may leave there if it arrives after a release. To be called before each request.
     pub(super) fn announce(&self, lock: &mut Lock) {
-        let until = self.may_last_until();
         if matches!(self.action, Action::Extend(_)) {
-            lock.server_until = lock.server_until.max(until);
+            lock.server_until = lock.server_until.max(self.may_last_until());
         }
         if matches!(self.state, State::PutBack { .. }) {
-            lock.may_come_back(until);
+            lock.may_come_back(self.may_last_until());
         }
     }
 

@@ -109,7 +109,6 @@ impl OwnerStep {
         let guarantees = *self.target.context.guarantees();
         let late = mutation::has(Mutation::ExtensionFromReply);
         let sent = if late { at.came } else { at.sent };
-        self.before = (self.lease, self.deadline);
         (self.deadline, self.lease) = (lease.deadline(sent), lease);
         self.confirm(version);
         // What was under way has arrived by now.
@@ -199,10 +198,10 @@ impl OwnerStep {
             // It was forgotten, or lost, since it was extended.
             _ if matches!(self.action, Action::Extend(_)) && at.came < self.deadline => {
                 (self.lease, self.deadline) = self.before;
-                if *reply != Reply::Missing || !self.may_put_back(at.came) {
+                let is_missing = *reply == Reply::Missing && self.looks < LOOKS;
+                if !is_missing || !self.may_put_back(at.came) {
                     return lost(None);
                 }
-                self.looks += 1;
                 return self.begin_put_back(at.came);
             }
             _ => Duration::ZERO,

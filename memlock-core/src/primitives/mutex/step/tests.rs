@@ -361,6 +361,16 @@ fn a_slow_extension_is_verified() {
     assert!(step.on(Ok(vec![stored(version(8))]), NOW, slow).is_none());
     let others = at_once(&mut step, value(THEIRS, version(9)));
     assert_eq!(others.unwrap().unwrap(), OwnerOutcome::Lost(None));
+    // However often the server forgets it, the step ends.
+    let mut step = OwnerStep::new(&lock(Some(LATER)), Action::Extend(lease()));
+    for life in 1.. {
+        let back = stored(Version::new(Epoch::new(life, 1), 1));
+        assert!(step.on(Ok(vec![back]), NOW, slow).is_none());
+        if let Some(ended) = at_once(&mut step, Reply::Missing) {
+            assert_eq!((life, ended.unwrap()), (1 + LOOKS as u64, OwnerOutcome::Lost(None)));
+            break;
+        }
+    }
     // From the end of the old lease on, it is not put back, though the extension was carried out.
     let mut step = OwnerStep::new(&lock(Some(LATER)), Action::Extend(lease()));
     let (sent, came) = (NOW + LEASE / 2, NOW + LEASE);
@@ -574,6 +584,11 @@ fn a_check_finds_the_lock_or_puts_it_back() {
     let back = Version::new(LATER, 1);
     assert_eq!(ends(&mut step, [stored(back)], AT_ONCE), OwnerOutcome::Taken(None));
 
+    // What was not sent leaves nothing in doubt.
+    let held = lock(Some(LATER));
+    let mut step = OwnerStep::new(&held, Action::Check).putting_back().unwrap();
+    assert_eq!(fails(&mut step, ErrorKind::Unreachable, false), None);
+    assert_eq!(held.kind.reap_until(), None);
     // Whether it was put back is not known: a lock that is not seen may be held.
     let held = lock(Some(LATER));
     let mut step = OwnerStep::new(&held, Action::Check).putting_back().unwrap();
