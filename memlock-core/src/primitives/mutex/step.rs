@@ -13,11 +13,11 @@
 //! | | | the record is ours, and proves nothing | `Remove` |
 //! | | | the record is the successor's | handed off |
 //! | | | the record is ours; a hand-off on a server that recovers | still held |
-//! | | | none, and a mismatch; a release that may be put back, and the server recovers in another life | released |
-//! | | | the same; another change that may be put back | `PutBack` |
-//! | | | the same; what may not be put back | `ReadAndAct`; together with `PutBack` twice at most |
+//! | | | no record and a mismatch, and the lock may be put back; of a release, in another life that recovers | released |
+//! | | | the same, of another change | `PutBack` |
+//! | | | no record and a mismatch, else | `ReadAndAct`; together with `PutBack` twice at most |
 //! | | | else | lost; or released, by an earlier request |
-//! | `PutBack`: the server may have forgotten the lock (there is a guard, the lease runs, and no release is in doubt) | the record, to be added | stored in time | extended; of a hand-off, still held; of a check, there |
+//! | `PutBack`: the server may have forgotten the lock, there is a guard, the lease runs, and no release is in doubt | the record, to be added | stored in time | extended; of a hand-off, still held; of a check, there |
 //! | | | stored too late | `Remove` |
 //! | | | exists | `ReadAndAct`, or `Look` |
 //! | | | not admitted | the same, and the last time |

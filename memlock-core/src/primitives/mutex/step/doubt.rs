@@ -29,7 +29,8 @@ impl OwnerStep {
         }
     }
 
-    /// A check may leave a record on the server: what the guard cannot be told, its threads are.
+    /// A check may leave a record on the server. It runs without the guard, so this is noted where all
+    /// threads of the holder see it.
     fn note_check_in_doubt(&self) {
         if let Some(confirmed) = &self.confirmed {
             let until = Some(self.may_last_until());
