@@ -202,6 +202,7 @@ impl OwnerStep {
                 if !is_missing || !self.may_put_back(at.came) {
                     return lost(None);
                 }
+                self.looks += 1;
                 return self.begin_put_back(at.came);
             }
             _ => Duration::ZERO,

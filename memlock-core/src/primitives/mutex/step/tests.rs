@@ -142,15 +142,13 @@ fn a_mark_is_kept_when_the_record_is_written_again() {
 fn what_others_change_all_the_time_is_unresolved() {
     let held = lock(None);
     let mut step = OwnerStep::new(&held, Action::Release);
-    let mut replies = vec![Reply::VersionMismatch];
-    for number in 8.. {
-        if let Some(ended) = step.on(Ok(replies), NOW, NOW) {
-            assert_eq!(ended.unwrap_err().kind(), ErrorKind::Unknown);
-            assert_eq!(number, 7 + ROUNDS as u64);
-            break;
-        }
-        replies = vec![value(OURS, version(number)), Reply::VersionMismatch];
+    let (mut replies, mut ended) = (vec![Reply::VersionMismatch], None);
+    for round in 0..ROUNDS {
+        assert!(ended.is_none());
+        ended = step.on(Ok(replies), NOW, NOW);
+        replies = vec![value(OURS, version(8 + round as u64)), Reply::VersionMismatch];
     }
+    assert_eq!(ended.unwrap().unwrap_err().kind(), ErrorKind::Unknown);
 }
 
 #[test]
@@ -363,14 +361,14 @@ fn a_slow_extension_is_verified() {
     assert_eq!(others.unwrap().unwrap(), OwnerOutcome::Lost(None));
     // However often the server forgets it, the step ends.
     let mut step = OwnerStep::new(&lock(Some(LATER)), Action::Extend(lease()));
-    for life in 1.. {
-        let back = stored(Version::new(Epoch::new(life, 1), 1));
+    let mut ended = None;
+    for life in 0..=LOOKS {
+        assert!(ended.is_none());
+        let back = stored(Version::new(Epoch::new(1 + life as u64, 1), 1));
         assert!(step.on(Ok(vec![back]), NOW, slow).is_none());
-        if let Some(ended) = at_once(&mut step, Reply::Missing) {
-            assert_eq!((life, ended.unwrap()), (1 + LOOKS as u64, OwnerOutcome::Lost(None)));
-            break;
-        }
+        ended = at_once(&mut step, Reply::Missing);
     }
+    assert_eq!(ended.unwrap().unwrap(), OwnerOutcome::Lost(None));
     // From the end of the old lease on, it is not put back, though the extension was carried out.
     let mut step = OwnerStep::new(&lock(Some(LATER)), Action::Extend(lease()));
     let (sent, came) = (NOW + LEASE / 2, NOW + LEASE);
