@@ -226,6 +226,7 @@ fn a_guard_knows_after_a_call_what_is_in_doubt() {
     let mut held = held_on(Server { receives: true, ..Server::default() });
     assert_eq!(held.extend(2 * LEASE).unwrap_err().kind(), ErrorKind::Unknown);
     assert!(held.extension_in_doubt && held.server_until > NOW + 2 * LEASE);
+    assert_eq!(held.kind.value, OURS);
     assert_eq!(held.release().unwrap_err().kind(), ErrorKind::Unknown);
     assert!(held.release_in_doubt);
     let mut held = lock(None);
