@@ -138,6 +138,11 @@ pub(crate) fn is_ours(value: &[u8], token: Token) -> bool {
     OwnerRecord::parse(value).is_some_and(|record| record.token == token)
 }
 
+/// Whether this is the record of a holder that wakes waiters at its release.
+pub(crate) fn notifies(value: &[u8]) -> bool {
+    OwnerRecord::parse(value).is_some_and(|record| record.notifies)
+}
+
 /// The identity of this process as an owner: its host and pid, and tokens that no other process
 /// has.
 ///

@@ -95,7 +95,7 @@ impl Batch {
                 false
             }
             Progress::InDoubt => {
-                self.entries.iter().for_each(|(entry, _)| entry.not_renewed(true));
+                self.not_renewed(true);
                 false
             }
             Progress::NotYet { gone } => {
@@ -124,9 +124,7 @@ impl Batch {
                 self.entries.retain(|(_, token)| self.renewal.has(*token));
                 self.renewed();
             }
-            Err(failure) => {
-                self.entries.iter().for_each(|(entry, _)| entry.not_renewed(failure.sent));
-            }
+            Err(failure) => self.not_renewed(failure.sent),
         }
         combined.map(|_| ())
     }
@@ -137,17 +135,19 @@ impl Batch {
         if in_doubt && mutation::has(Mutation::KeepHopeRenewed) {
             return self.renewed();
         }
-        for (entry, _) in &self.entries {
-            if sent && mutation::has(Mutation::KeepLostReplyIsLoss) {
-                entry.gone();
-            } else {
-                entry.not_renewed(in_doubt);
-            }
+        if sent && mutation::has(Mutation::KeepLostReplyIsLoss) {
+            return self.entries.iter().for_each(|(entry, _)| entry.gone());
         }
+        self.not_renewed(in_doubt);
     }
 
-    /// Some of the steps of the renewal were taken, and not the last one: the entries may be renewed.
-    pub(super) fn is_unfinished(&self) {
+    /// Records that the entries could not be renewed now. `in_doubt`: they may be renewed all the same.
+    pub(super) fn not_renewed(&self, in_doubt: bool) {
+        self.entries.iter().for_each(|(entry, _)| entry.not_renewed(in_doubt));
+    }
+
+    /// The renewal is given up after a step that may have renewed the entries.
+    pub(super) fn leave_in_doubt(&self) {
         self.entries.iter().for_each(|(entry, _)| entry.state().in_doubt = true);
     }
 

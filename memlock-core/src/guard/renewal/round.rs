@@ -122,7 +122,7 @@ fn renew_together(
         batches.retain(|batch| {
             let goes_on = batch.may_go_on();
             if !goes_on && pass > 0 {
-                batch.is_unfinished();
+                batch.leave_in_doubt();
             }
             goes_on
         });
@@ -150,10 +150,7 @@ fn renew_together(
         }
     }
     // Other clients write faster than this one.
-    for batch in &*batches {
-        batch.failed(false);
-        batch.is_unfinished();
-    }
+    batches.iter().for_each(|batch| batch.not_renewed(true));
     Ok(())
 }
 

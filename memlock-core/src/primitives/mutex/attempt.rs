@@ -27,7 +27,7 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
-use crate::owner::{NOTIFIES, OwnerRecord, Token, is_ours};
+use crate::owner::{NOTIFIES, Token, is_ours, notifies};
 use crate::store::{Admission, Failure, Op, Order, Replies, Reply, Returns, Stored, Version};
 use crate::target::{ATTEMPTS, Target};
 
@@ -55,18 +55,18 @@ pub(super) struct Attempt<'a> {
     left: usize,
     /// How many of them are left for a release that is still on its way.
     repeats: usize,
-    /// Why the last request got no reply.
+    /// Why the last request got no reply, or was refused.
     error: Option<Error>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 enum State {
     Take {
         /// The version of the reservation to be replaced.
         claim: Option<Version>,
         reads: bool,
     },
-    Refused(Error),
+    Refused,
 }
 
 /// The result of an attempt.
@@ -99,7 +99,7 @@ impl<'a> Attempt<'a> {
             in_doubt_since: None,
             in_doubt_until: None,
             state: State::Take { claim: None, reads: false },
-            began: target.now(),
+            began: Moment::from_boot(Duration::ZERO),
             left: ATTEMPTS,
             repeats: 0,
             error: None,
@@ -145,7 +145,7 @@ impl<'a> Attempt<'a> {
         let returns = Returns::Fence;
         let (claim, reads) = match self.state {
             State::Take { claim, reads } => (claim, reads),
-            State::Refused(_) => return vec![Op::get(key)],
+            State::Refused => return vec![Op::get(key)],
         };
         let take = match claim {
             Some(version) => Op::CompareAndSet { key, version, value, expiry, returns },
@@ -174,7 +174,7 @@ impl<'a> Attempt<'a> {
                 return Some(Attempted::Granted { version, fence, sent });
             }
             (_, Some(Reply::Value(item))) if is_ours(&item.value, self.token) => {
-                if OwnerRecord::parse(&item.value).is_some_and(|record| record.notifies) {
+                if notifies(&item.value) {
                     self.will_wait();
                 }
                 let (version, fence) = (item.version, item.fence);
@@ -215,7 +215,7 @@ impl<'a> Attempt<'a> {
             if error.kind() != ErrorKind::Protocol || !was_reached {
                 return Some(Attempted::Failed(error));
             }
-            (self.state, self.left) = (State::Refused(error), ATTEMPTS);
+            (self.state, self.left, self.error) = (State::Refused, ATTEMPTS, Some(error));
             return None;
         }
         self.error = Some(error);
@@ -235,10 +235,7 @@ impl<'a> Attempt<'a> {
         {
             return Some(Attempted::Missed);
         }
-        match &self.state {
-            State::Refused(error) => Some(Attempted::Failed(error.clone())),
-            State::Take { .. } => None,
-        }
+        self.error.take().map(Attempted::Failed)
     }
 
     fn again(&mut self) -> Option<Attempted> {

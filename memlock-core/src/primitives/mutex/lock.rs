@@ -53,9 +53,9 @@ pub(super) struct Confirmation {
 }
 
 impl Confirmed<Confirmation> {
-    /// The server has the lock, with this version.
-    pub(super) fn found(&self, version: Version) {
-        self.change(|last| last.life = version.epoch());
+    /// From now on, the lock is not put back in this life of the server.
+    pub(super) fn note(&self, life: Epoch) {
+        self.change(|last| last.life = life);
     }
 }
 

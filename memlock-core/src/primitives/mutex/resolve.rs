@@ -1,4 +1,4 @@
-//! An owner's step on the thread of a caller, who waits for the replies to each request.
+//! An owner's step on the caller's thread, which waits for the replies to each request.
 
 use super::lock::Lock;
 use super::step::{Action, OwnerOutcome, OwnerStep};

@@ -12,10 +12,11 @@ use crate::name::Keyspace;
 use crate::notify::NotifySetting;
 use crate::notify::udp::UdpNotifier;
 use crate::owner::Token;
+use crate::store::memcached::GUARANTEES;
 use crate::store::recovery::Guard;
 use crate::store::{
-    ClockOf, Epoch, Failure, FencesRise, Guarantees, Item, Node, Op, Order, Pending, Recovery,
-    Reply, Request, Route, Scope, Store, Stored, Survives, Version,
+    Epoch, Failure, Guarantees, Item, Node, Op, Order, Pending, Recovery, Reply, Request, Route,
+    Store, Stored, Version,
 };
 use crate::target::Target;
 
@@ -53,20 +54,8 @@ impl Store for Server {
     }
 
     fn guarantees(&self) -> Guarantees {
-        Guarantees {
-            scope: Scope::Network,
-            clock_error: Duration::from_secs(2),
-            clock_step: Duration::from_secs(1),
-            suspicious_delay: Some(Duration::from_millis(50)),
-            clock: ClockOf::Server,
-            survives: Survives::Nothing,
-            evicts: false,
-            fences_rise: FencesRise::WhileClocksDo,
-            order: self.order,
-            guard: self.recovers.and_then(|_| Guard::new(2 * LEASE).ok()),
-            longest_key: 250,
-            longest_value: 1024,
-        }
+        let guard = self.recovers.and_then(|_| Guard::new(2 * LEASE).ok());
+        Guarantees { order: self.order, guard, ..GUARANTEES }
     }
 
     fn time(&self, _route: Route) -> Option<Duration> {

@@ -4,7 +4,7 @@ use super::replies::{lost, taken};
 use super::{Action, Ended, OwnerStep, ROUNDS, State};
 use crate::error::{Error, ErrorKind};
 use crate::mutation::{self, Mutation};
-use crate::owner::{NOTIFIES, OwnerRecord};
+use crate::owner::{NOTIFIES, notifies};
 use crate::store::{Failure, Version};
 use crate::target::ATTEMPTS;
 
@@ -146,13 +146,13 @@ impl OwnerStep {
     pub(super) fn confirm(&mut self, version: Version) {
         self.version = version;
         if let Some(confirmed) = &self.confirmed {
-            confirmed.found(version);
+            confirmed.note(version.epoch());
         }
     }
 
     /// Notes whether a waiter has marked the record.
     pub(super) fn notice_waiters(&mut self, value: &[u8]) {
-        if !self.notifies && OwnerRecord::parse(value).is_some_and(|record| record.notifies) {
+        if !self.notifies && notifies(value) {
             self.notifies = true;
             self.value.extend_from_slice(NOTIFIES);
         }

@@ -69,21 +69,14 @@ impl OwnerStep {
     }
 
     /// Whether the server has begun another life since the lock was confirmed, in which it gives no
-    /// new grants yet: no other client can have had the lock.
-    pub(super) fn is_forgotten(&self) -> bool {
-        self.recovering_life().is_some_and(|life| life != self.life())
-    }
-
-    /// From now on, no thread puts the lock back in this life of the server.
-    pub(super) fn note_life(&self) {
-        if let (Some(confirmed), Some(life)) = (&self.confirmed, self.recovering_life()) {
-            confirmed.change(|last| last.life = life);
-        }
-    }
-
-    fn recovering_life(&self) -> Option<Epoch> {
+    /// new grants yet: no other client can have had the lock. If so, the lock is not put back there.
+    pub(super) fn forget(&self) -> bool {
         let Target { context, route, .. } = &self.target;
-        context.recovery(*route).map(|recovery| recovery.life)
+        let recovery = context.recovery(*route).filter(|recovery| recovery.life != self.life());
+        if let (Some(recovery), Some(confirmed)) = (recovery, &self.confirmed) {
+            confirmed.note(recovery.life);
+        }
+        recovery.is_some()
     }
 
     pub(super) fn was_put_back(&mut self, reply: &Reply, at: Exchange) -> Ended {

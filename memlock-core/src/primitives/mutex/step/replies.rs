@@ -164,13 +164,13 @@ impl OwnerStep {
             return self.ended(same_life, queue.filter(|_| same_life), now);
         }
         self.looks += 1;
-        let releases = matches!(self.action, Action::Release);
-        if self.may_put_back(now) && !releases {
-            return self.begin_put_back(now);
-        }
-        if self.may_put_back(now) && self.is_forgotten() {
-            self.note_life();
-            return taken(queue);
+        if self.may_put_back(now) {
+            if !matches!(self.action, Action::Release) {
+                return self.begin_put_back(now);
+            }
+            if self.forget() {
+                return taken(queue);
+            }
         }
         // Either another client acquired the lock in between, or the known version is of another life
         // of the server. The item shows which.

@@ -459,7 +459,7 @@ fn a_forgotten_lock_is_not_handed_off_and_needs_no_release() {
     assert_eq!(ends(&mut release, missing.clone(), AT_ONCE), OwnerOutcome::Taken(None));
     // A check has put it back meanwhile, and it was lost by other means.
     let held = lock(Some(LATER));
-    held.kind.confirmed.as_ref().unwrap().found(back);
+    held.kind.confirmed.as_ref().unwrap().note(back.epoch());
     let mut lost = OwnerStep::new(&held, Action::Release).in_doubt();
     goes_on(&mut lost, missing.clone(), "get, delete 7");
     // Of the same life it was lost; at the end of its lease it may have been lost before.
@@ -781,7 +781,7 @@ fn only_a_free_mutex_has_a_next_waiter() {
     assert_eq!(ends(&mut release, unclear, AT_ONCE), OwnerOutcome::Lost(None));
 }
 
-/// What the renewal thread is told of each request.
+/// What a step reports of its next request.
 #[test]
 fn a_step_says_what_its_next_request_may_do() {
     let says = |step: &OwnerStep| (step.changes(), step.only_removes());
