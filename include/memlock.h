@@ -1067,6 +1067,20 @@ int memlock_lock_renew(struct memlock_lock *lock,
                        void *arg);
 
 /**
+ * Binds the lock to the calling thread until the handle is freed: only this thread will unlock it. From
+ * then on a wait of this thread for the same mutex returns MEMLOCK_DEADLOCK if it has neither a timeout
+ * nor a wait handle, by whatever function and client, since only this thread could end it. If the lock
+ * was bound to another thread, that ends. Without this call the lock is bound to no thread, and such a
+ * wait goes on until another thread unlocks, or the lease ends.
+ *
+ * Returns MEMLOCK_OK; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_INVALID for NULL. No I/O.
+ *
+ * # Safety
+ * `lock` is NULL or a lock that is held, used by no other thread during the call.
+ */
+int memlock_lock_bind(struct memlock_lock *lock);
+
+/**
  * Whether the lock is guaranteed to be held, provided that the server has not lost it. **Returns a
  * truth value, not an answer**: 1 for yes, 0 for no, also for NULL and in a child made by fork. No
  * I/O: decided by the clock and by what earlier calls and renewals have found.
@@ -1431,6 +1445,18 @@ int memlock_permit_renew(struct memlock_permit *permit,
                          int64_t max_hold_ms,
                          memlock_renewal_callback callback,
                          void *arg);
+
+/**
+ * Binds the permits to the calling thread until the handle is freed: only this thread will release
+ * them. From then on a wait of this thread returns MEMLOCK_DEADLOCK if it cannot end without these
+ * permits, and has neither a timeout nor a wait handle: see memlock_lock_bind().
+ *
+ * Returns MEMLOCK_OK; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_INVALID for NULL. No I/O.
+ *
+ * # Safety
+ * `permit` is NULL or permits that are held, used by no other thread during the call.
+ */
+int memlock_permit_bind(struct memlock_permit *permit);
 
 /**
  * Whether the permits are guaranteed to be held, provided that the server has not lost them.

@@ -489,29 +489,27 @@ public:
     }
 
     /// Locks, and waits without a timeout. Throws errc::interrupted when client::cancel_waits()
-    /// ended the wait, and errc::unreachable, unknown, protocol or invalid; nothing is held then. When
-    /// this thread has locked the mutex by this object, asks the server first: throws errc::deadlock
-    /// at once if the lock is still held, or why the server cannot tell; it is unchanged then. A lock
-    /// that the server has lost is forgotten.
+    /// ended the wait, and errc::unreachable, unknown, protocol or invalid; nothing is held then.
+    /// Throws errc::deadlock at once when this thread holds the mutex, by this object or another one;
+    /// what it holds is unchanged then. A lock that the server has lost is forgotten.
     void lock() {
         const int answer = acquire(-1);
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// Like lock(), but also throws errc::interrupted when `handle` is cancelled, or was cancelled
-    /// before. To guard the lock, use `std::unique_lock guard{mutex, std::adopt_lock};`.
+    /// Like lock(), but throws errc::interrupted when `handle` is cancelled, or was cancelled before,
+    /// and never errc::deadlock, since the handle can end the wait. To guard the lock, use `std::unique_lock guard{mutex, std::adopt_lock};`.
     void lock_unless(const wait_handle& handle) {
         const int answer = acquire(-1, detail::given(handle));
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// Returns false when the mutex is held, also by this thread: never throws errc::deadlock. One
-    /// round trip, and some more when this thread's lock was lost. Otherwise throws as lock(), and
-    /// errc::recovering when the server gives no new locks yet.
+    /// Returns false when the mutex is held, also by this thread. One round trip. Otherwise throws as
+    /// lock(), and errc::recovering when the server gives no new locks yet.
     [[nodiscard]] bool try_lock() { return acquired(0); }
 
-    /// Returns false when `timeout` expired first. Throws as lock(), also errc::deadlock at once; with
-    /// a timeout that is not positive, as try_lock().
+    /// Returns false when `timeout` expired first, also while this thread holds the mutex. Otherwise
+    /// throws as lock(); with a timeout that is not positive, as try_lock().
     template <class Rep, class Period>
     [[nodiscard]] bool try_lock_for(const std::chrono::duration<Rep, Period>& timeout) {
         return acquired(detail::timeout_ms(timeout));
@@ -671,22 +669,23 @@ private:
 
     int acquire(std::int64_t timeout_ms, const memlock_wait* unless = nullptr) {
         held_lock& entry = claim();
-        if (remaining_ms(entry.lock) > 0) {
-            const int answer = memlock_lock_check(entry.lock);
-            if (answer == MEMLOCK_OK && timeout_ms == 0) return MEMLOCK_BUSY;
-            if (answer == MEMLOCK_OK) {
-                throw error{errc::deadlock,
-                            "This thread already holds the mutex \"" + name_ +
-                                "\" and would wait for itself: unlock it first."};
-            }
-            if (answer != MEMLOCK_LOST) return answer;
-        }
-        // A handle that is left from a lost lock, or from the parent of this process.
-        static_cast<void>(memlock_lock_drop(std::exchange(entry.lock, nullptr)));
+        // Left from a lease that is over, or from the parent of this process.
+        if (remaining_ms(entry.lock) == 0) replace(entry, nullptr);
+        memlock_lock* locked = nullptr;
         const int answer = memlock_mutex_lock_wait(client_.get(), name_.c_str(), lease_.count(),
-                                                   timeout_ms, unless, &entry.lock);
-        if (answer != MEMLOCK_OK) vacate(entry);
+                                                   timeout_ms, unless, &locked);
+        if (answer == MEMLOCK_OK) {
+            static_cast<void>(memlock_lock_bind(locked));
+            // If there is another one, the server has lost it.
+            replace(entry, locked);
+        } else if (entry.lock == nullptr) {
+            vacate(entry);
+        }
         return answer;
+    }
+
+    static void replace(held_lock& entry, memlock_lock* by) noexcept {
+        static_cast<void>(memlock_lock_drop(std::exchange(entry.lock, by)));
     }
 
     bool acquired(std::int64_t timeout_ms, const memlock_wait* unless = nullptr) {

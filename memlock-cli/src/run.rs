@@ -62,7 +62,7 @@ pub(crate) fn run(url: &Url, args: &Run, verbose: bool) -> Result<Status, CliErr
     let target = Target::new(&client, args)?;
     let signals = Signals::block().map_err(|error| system("Signals cannot be blocked", &error))?;
     let around = Around::of_this_process();
-    let acquired = match acquire(&target, args, verbose, signals, &around)? {
+    let acquired = match acquire(&target, args, verbose, signals)? {
         Ok(acquired) => acquired,
         Err(report) => return not_acquired(args, &target, report, signals),
     };
@@ -119,7 +119,6 @@ fn acquire(
     args: &Run,
     verbose: bool,
     signals: Signals,
-    around: &Around,
 ) -> Result<Result<Acquired, Report>, CliError> {
     // Asked by the wait again and again.
     let is_to_end = || {
@@ -147,7 +146,7 @@ fn acquire(
         }
     }
     let tell = |why: &Error| complain(&format!("Waiting for the server of {target}. {why}"));
-    let wait = wait.unless(&is_to_end).on_outage(&tell).while_holding(around.tokens());
+    let wait = wait.unless(&is_to_end).on_outage(&tell);
     target.acquire(&wait).map_err(|error| match error.kind() {
         ErrorKind::Deadlock => deadlock(target),
         _ => error.into(),

@@ -1,6 +1,7 @@
 //! Small values, and the means to survive `fork`. Nothing in this module contacts a server.
 
 pub mod active_calls;
+pub mod bound;
 pub mod clock;
 pub(crate) mod descriptor;
 pub mod error;

@@ -32,6 +32,7 @@
 //! | [`notify`] | wake-up messages between processes |
 //! | [`store`] | the operations, with memcached, SQLite and memory behind them |
 //! | [`fork`], [`active_calls`] | detection of forks; calls in progress |
+//! | [`bound`] | what only one thread, or one event loop, will release |
 //! | `descriptor` | descriptors that the program may have closed |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`], [`logs`] | small values, without I/O |
 
@@ -68,11 +69,12 @@ pub mod waiters;
 pub use base::thread;
 #[cfg(not(memlock_sim))]
 pub(crate) use base::thread;
-pub use base::{active_calls, clock, error, fork, lease, name, owner, wait_id};
+pub use base::{active_calls, bound, clock, error, fork, lease, name, owner, wait_id};
 pub(crate) use base::{descriptor, extensions, hash, sync};
 pub use primitives::set_up::SetUp;
 pub use primitives::{counter, distinct_list, mutex, semaphore};
 
+pub use bound::Bound;
 pub use client::Client;
 pub use counter::Counter;
 pub use distinct_list::{DistinctList, Insertion};

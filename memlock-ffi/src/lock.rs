@@ -267,6 +267,22 @@ pub unsafe extern "C-unwind" fn memlock_lock_renew(
     enter(|| unsafe { lent_mut(lock, "lock") }?.held.renew(max_hold_ms, callback, arg))
 }
 
+/// Binds the lock to the calling thread until the handle is freed: only this thread will unlock it. From
+/// then on a wait of this thread for the same mutex returns MEMLOCK_DEADLOCK if it has neither a timeout
+/// nor a wait handle, by whatever function and client, since only this thread could end it. If the lock
+/// was bound to another thread, that ends. Without this call the lock is bound to no thread, and such a
+/// wait goes on until another thread unlocks, or the lease ends.
+///
+/// Returns MEMLOCK_OK; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_INVALID for NULL. No I/O.
+///
+/// # Safety
+/// `lock` is NULL or a lock that is held, used by no other thread during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memlock_lock_bind(lock: *mut memlock_lock) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| Ok(unsafe { lent_mut(lock, "lock") }?.held.bind()))
+}
+
 /// Whether the lock is guaranteed to be held, provided that the server has not lost it. **Returns a
 /// truth value, not an answer**: 1 for yes, 0 for no, also for NULL and in a child made by fork. No
 /// I/O: decided by the clock and by what earlier calls and renewals have found.

@@ -6,7 +6,7 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 use memlock_core::{
-    Answer, Error, Guard, Loss, Notice, RenewOptions, Renewal, Report, Result, fork,
+    Answer, Bound, Error, Guard, Loss, Notice, RenewOptions, Renewal, Report, Result, Token, fork,
 };
 
 use crate::boundary::{invalid, millis, to_millis};
@@ -55,6 +55,8 @@ fn report_not_released(error: &Error) -> Report {
 /// The acquisition behind a C handle.
 pub(crate) struct Leased {
     process: u64,
+    token: Token,
+    bound: Option<Bound>,
     state: State,
 }
 
@@ -69,7 +71,19 @@ enum State {
 
 impl Leased {
     pub(crate) fn new(guard: impl Guard + 'static) -> Leased {
-        Leased { process: fork::generation(), state: State::Held(Box::new(guard)) }
+        let (process, token) = (fork::generation(), guard.token());
+        Leased { process, token, bound: None, state: State::Held(Box::new(guard)) }
+    }
+
+    /// Binds it to this thread.
+    pub(crate) fn bind(&mut self) -> Report {
+        if !self.is_ours() || matches!(self.state, State::Released) {
+            return self.report(Answer::NotHeld);
+        }
+        // It may have been bound before.
+        self.bound = None;
+        self.bound = Some(Bound::to_this_thread(self.token));
+        Answer::Ok.into()
     }
 
     pub(crate) fn remaining(&self) -> Duration {

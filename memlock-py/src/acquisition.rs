@@ -95,10 +95,10 @@ impl Acquisition {
 
     /// Sends requests: to be called without the GIL.
     pub(crate) fn release(&self) -> Result<Release> {
-        self.statement.leave();
         if !self.is_of_this_process() {
             return Ok(Release::NotHeld);
         }
+        self.statement.leave();
         if let Some(renewal) = &self.renewal {
             return renewal.release();
         }

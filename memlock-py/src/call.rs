@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 
 use crate::acquiring;
 use crate::acquisition::Acquisition;
+use crate::entered;
 use crate::error::{raise, raise_core, raise_plain};
 use crate::log;
 use crate::renew::loss_name;
@@ -62,8 +63,10 @@ pub(crate) fn wait<T: Send>(
     cancel: Option<&Cancel>,
     body: impl FnOnce(&Wait<'_>) -> Result<T> + Send,
 ) -> PyResult<T> {
+    let event_loop = entered::event_loop(py);
     let until = || {
         let until = timeout.map_or(Wait::FOREVER, Wait::at_most);
+        let until = event_loop.map_or(until, |running| until.in_event_loop(running));
         cancel.map_or(until, |cancel| until.unless_cancelled(cancel))
     };
     if !must_check_signals(py) {

@@ -1,4 +1,4 @@
-//! What this thread has entered by `with` statements and has to leave itself: a wait without a limit
+//! Binds what a `with` statement has entered to what has to leave the statement: a wait without a limit
 //! for it would be for itself.
 //!
 //! Any thread may release what another one holds, and `__enter__()` may be called by anything: a web
@@ -15,14 +15,12 @@
 //! a coroutine counts only while the loop in which it was entered runs in this thread.
 //!
 //! A `with` statement is recognized by the calling instruction. Where an interpreter has others than
-//! those known here, nothing counts. The server decides whether one of the tokens is in the way: see
-//! `Wait::while_holding`.
+//! those known here, nothing counts.
 
-use std::cell::RefCell;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use memlock_core::{Token, fork};
+use memlock_core::Token;
+use memlock_core::bound::{self, Releaser, Thread};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -31,33 +29,9 @@ const GENERATOR: u32 = 0x20;
 const COROUTINE: u32 = 0x80;
 const ASYNC_GENERATOR: u32 = 0x200;
 
-/// The `with` statement of an acquisition, if there is one that its thread has to leave.
+/// The `with` statement of an acquisition, while something has to leave it.
 #[derive(Default)]
-pub(crate) struct Statement {
-    /// Whether the thread is inside.
-    inside: Arc<AtomicBool>,
-}
-
-struct Entered {
-    token: Token,
-    process: u64,
-    inside: Arc<AtomicBool>,
-    left_by: LeftBy,
-}
-
-/// What leaves a statement.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum LeftBy {
-    ThisThread,
-    EventLoop(EventLoop),
-}
-
-/// The address of an event loop, which exists as long as it has a coroutine to resume.
-type EventLoop = usize;
-
-thread_local! {
-    static ENTERED: RefCell<Vec<Entered>> = const { RefCell::new(Vec::new()) };
-}
+pub(crate) struct Statement(Mutex<Option<bound::Bound>>);
 
 /// The instructions of `with` statements; the second one is the one before a call.
 static INSTRUCTIONS: PyOnceLock<(Vec<u8>, Vec<u8>)> = PyOnceLock::new();
@@ -66,53 +40,29 @@ impl Statement {
     /// `__enter__()` was called in this thread.
     pub(crate) fn enter(&self, py: Python<'_>, token: Token) {
         // Without an answer, only a wait for itself is not noticed.
-        let Ok(Some(left_by)) = left_by(py) else { return };
-        self.inside.store(true, Ordering::Relaxed);
-        let (process, inside) = (fork::generation(), Arc::clone(&self.inside));
-        let entered = Entered { token, process, inside, left_by };
-        ENTERED.with_borrow_mut(|list| {
-            list.retain(Entered::counts);
-            list.push(entered);
-        });
+        let Ok(Some(releaser)) = left_by(py) else { return };
+        // A permit may be entered again.
+        self.leave();
+        *self.bound() = Some(bound::Bound::to(releaser, token));
     }
 
     /// The statement ends, or what it would release is released.
     pub(crate) fn leave(&self) {
-        self.inside.store(false, Ordering::Relaxed);
+        *self.bound() = None;
+    }
+
+    fn bound(&self) -> MutexGuard<'_, Option<bound::Bound>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Statement {
-    fn drop(&mut self) {
-        self.leave();
-    }
-}
-
-impl Entered {
-    fn counts(&self) -> bool {
-        self.inside.load(Ordering::Relaxed) && self.process == fork::generation()
-    }
-}
-
-/// The tokens of what this thread, or the event loop that it runs, has to leave itself.
-pub(crate) fn tokens(py: Python<'_>) -> Vec<Token> {
-    let counting: Vec<_> = ENTERED.with_borrow(|list| {
-        let counting = list.iter().filter(|entered| entered.counts());
-        counting.map(|entered| (entered.token, entered.left_by)).collect()
-    });
-    if counting.is_empty() {
-        return Vec::new();
-    }
-    let running = running_loop(py).ok().flatten().map(LeftBy::EventLoop);
-    counting
-        .into_iter()
-        .filter(|(_, left_by)| *left_by == LeftBy::ThisThread || Some(*left_by) == running)
-        .map(|(token, _)| token)
-        .collect()
+/// The event loop that a wait of this thread keeps from going on, if anything is bound to one.
+pub(crate) fn event_loop(py: Python<'_>) -> Option<usize> {
+    if bound::is_any_to_event_loop() { running_loop(py).ok().flatten() } else { None }
 }
 
 /// What must leave the statement that has called `__enter__()`; `None` if another thread may.
-fn left_by(py: Python<'_>) -> PyResult<Option<LeftBy>> {
+fn left_by(py: Python<'_>) -> PyResult<Option<Releaser>> {
     let mut frame = py.import("sys")?.getattr("_getframe")?.call0()?;
     loop {
         let code = frame.getattr("f_code")?;
@@ -121,10 +71,10 @@ fn left_by(py: Python<'_>) -> PyResult<Option<LeftBy>> {
         }
         let flags = code.getattr("co_flags")?.extract::<u32>()?;
         if flags & (COROUTINE | ASYNC_GENERATOR) != 0 {
-            return Ok(running_loop(py)?.map(LeftBy::EventLoop));
+            return Ok(running_loop(py)?.map(Releaser::EventLoop));
         }
         if flags & GENERATOR == 0 {
-            return Ok(Some(LeftBy::ThisThread));
+            return Ok(Some(Releaser::Thread(Thread::current())));
         }
         // Behind the `__enter__()` that has begun the generator.
         let caller = frame.getattr("f_back")?;
@@ -135,15 +85,16 @@ fn left_by(py: Python<'_>) -> PyResult<Option<LeftBy>> {
     }
 }
 
-/// The event loop of asyncio that runs in this thread. A program without asyncio does not import it.
-fn running_loop(py: Python<'_>) -> PyResult<Option<EventLoop>> {
+/// The event loop of asyncio that runs in this thread: its address, which it has as long as it has a
+/// coroutine to resume. A program without asyncio does not import it.
+fn running_loop(py: Python<'_>) -> PyResult<Option<usize>> {
     let modules = py.import("sys")?.getattr("modules")?;
     let events = modules.call_method1("get", ("asyncio.events",))?;
     if events.is_none() {
         return Ok(None);
     }
     let running = events.call_method0("_get_running_loop")?;
-    Ok((!running.is_none()).then(|| running.as_ptr() as EventLoop))
+    Ok((!running.is_none()).then(|| running.as_ptr() as usize))
 }
 
 fn is_at_with_statement(

@@ -12,7 +12,6 @@ use pyo3::prelude::*;
 
 use crate::args::Name;
 use crate::call;
-use crate::entered;
 use crate::error::{Special, raise, raise_core, raise_special};
 use crate::shared_client::{SharedClient, server};
 
@@ -92,9 +91,7 @@ impl Subject {
         body: impl FnOnce(&Wait<'_>) -> Result<std::result::Result<T, Report>> + Send,
     ) -> PyResult<std::result::Result<T, Report>> {
         self.check_open(py)?;
-        let is_limited = timeout.is_some() || cancel.is_some();
-        let held = if is_limited { Vec::new() } else { entered::tokens(py) };
-        let waited = call::wait(py, timeout, cancel, |wait| Ok(body(&wait.while_holding(&held))))?;
+        let waited = call::wait(py, timeout, cancel, |wait| Ok(body(wait)))?;
         match waited.map_err(|error| self.failed(py, &error))? {
             Err(report) if report == Answer::Interrupted => {
                 self.check_open(py)?;

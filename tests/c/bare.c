@@ -89,6 +89,22 @@ static void a_lock_that_the_server_has_lost_can_be_locked_anew(void) {
     ANSWERS(MEMLOCK_OK, mutex_unlock("forgotten"));
 }
 
+static void a_handle_is_not_waited_for_by_the_thread_that_has_to_unlock_it(void) {
+    memlock_client *client;
+    memlock_lock *lock;
+    ANSWERS(MEMLOCK_OK, memlock_client_open(check_url(), &client));
+    ANSWERS(MEMLOCK_OK, mutex_lock("both ways", 30));
+    ANSWERS(MEMLOCK_DEADLOCK, memlock_mutex_lock(client, "both ways", 30000, -1, &lock));
+    ANSWERS(MEMLOCK_OK, mutex_unlock("both ways"));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "both ways", 30000, -1, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_lock_bind(lock));
+    ANSWERS(MEMLOCK_DEADLOCK, mutex_lock("both ways", 30));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    ANSWERS(MEMLOCK_OK, mutex_lock("both ways", 30));
+    ANSWERS(MEMLOCK_OK, mutex_unlock("both ways"));
+    memlock_client_close(client);
+}
+
 static void exactly_one_set_up_is_the_first(void) {
     ANSWERS(MEMLOCK_OK, distinct_list_set_up("first", 600));
     ANSWERS(MEMLOCK_EXISTS, distinct_list_set_up("first", 600));
@@ -266,6 +282,7 @@ int main(void) {
     RUN(durations_run_from_one_second_to_366_days);
     RUN(what_is_held_ends_with_its_duration);
     RUN(a_lock_that_the_server_has_lost_can_be_locked_anew);
+    RUN(a_handle_is_not_waited_for_by_the_thread_that_has_to_unlock_it);
     RUN(exactly_one_set_up_is_the_first);
     RUN(what_nobody_has_set_up_is_not_found);
     RUN(a_thread_releases_its_own_first_and_then_anothers);

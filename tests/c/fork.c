@@ -273,6 +273,8 @@ static void renew_as_a_child(int number) {
     ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_extend(kept, 30000));
     ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_renew(kept, -1, NULL, NULL));
     ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_renew(lock, -1, NULL, NULL));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_bind(lock));
+    ANSWERS(MEMLOCK_NOT_HELD, memlock_lock_bind(kept));
     ANSWERS(MEMLOCK_OK, memlock_lock_remaining_ms(kept, &left));
     CHECK(left == 0);
     ANSWERS(MEMLOCK_NOT_HELD, memlock_unlock(kept));

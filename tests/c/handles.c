@@ -102,6 +102,42 @@ static void a_plain_clients_lock_has_an_owner_without_a_name(void) {
     CHECK(owner.remaining_ms > 500000 && owner.remaining_ms <= 1000000);
 }
 
+static void what_is_bound_to_a_thread_is_not_waited_for_by_it(void) {
+    memlock_lock *lock = locked("bound"), *none = lock;
+    memlock_semaphore *semaphore = opened("bound", 3);
+    memlock_permit *permit = acquired(semaphore, 2), *one = NULL, *more = permit;
+    memlock_wait *wait;
+    ANSWERS(MEMLOCK_OK, memlock_wait_open(client, &wait));
+    ANSWERS(MEMLOCK_INVALID, memlock_lock_bind(NULL));
+    ANSWERS(MEMLOCK_INVALID, memlock_permit_bind(NULL));
+    ANSWERS(MEMLOCK_OK, memlock_lock_bind(lock));
+    ANSWERS(MEMLOCK_OK, memlock_lock_bind(lock));
+    ANSWERS(MEMLOCK_OK, memlock_permit_bind(permit));
+    REFUSES(MEMLOCK_DEADLOCK, memlock_mutex_lock(client, "bound", 30000, -1, &none));
+    CHECK(none == NULL);
+    REFUSES(MEMLOCK_DEADLOCK, memlock_semaphore_acquire(semaphore, 2, -1, &more));
+    CHECK(more == NULL);
+    REFUSES(MEMLOCK_BUSY, memlock_mutex_lock(client, "bound", 30000, 0, &none));
+    REFUSES(MEMLOCK_TIMED_OUT, memlock_mutex_lock(client, "bound", 30000, 20, &none));
+    REFUSES(MEMLOCK_TIMED_OUT, memlock_semaphore_acquire(semaphore, 2, 20, &more));
+    /* One is left, and another mutex is free. */
+    ANSWERS(MEMLOCK_OK, memlock_semaphore_acquire(semaphore, 1, -1, &one));
+    ANSWERS(MEMLOCK_OK, memlock_permit_release(one));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "not bound", 30000, -1, &none));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(none));
+    /* Also while they are renewed. */
+    ANSWERS(MEMLOCK_OK, memlock_lock_renew(lock, -1, NULL, NULL));
+    REFUSES(MEMLOCK_DEADLOCK, memlock_mutex_lock(client, "bound", 30000, -1, &none));
+    memlock_wait_cancel(wait);
+    REFUSES(MEMLOCK_INTERRUPTED, memlock_mutex_lock_wait(client, "bound", 30000, -1, wait, &none));
+    memlock_wait_close(wait);
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    ANSWERS(MEMLOCK_OK, memlock_permit_release(permit));
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client, "bound", 30000, -1, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_unlock(lock));
+    memlock_semaphore_close(semaphore);
+}
+
 /* --- Semaphores and their permits */
 
 static void a_refusal_leaves_null_in_the_permit(void) {
@@ -277,6 +313,7 @@ int main(void) {
     RUN(a_refusal_leaves_null_in_the_handle);
     RUN(the_owner_can_be_seen);
     RUN(a_plain_clients_lock_has_an_owner_without_a_name);
+    RUN(what_is_bound_to_a_thread_is_not_waited_for_by_it);
     RUN(a_refusal_leaves_null_in_the_permit);
     RUN(what_is_not_found_changes_no_result);
     RUN(there_may_be_more_holders_than_room_for_them);

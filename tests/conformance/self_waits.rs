@@ -1,8 +1,10 @@
-//! A wait without a limit for what its caller holds itself.
+//! A wait without a limit for what is bound to the waiting thread.
 
-use memlock_core::{Client, ErrorKind, Request, Wait};
+use std::thread;
 
-use crate::bench::{Bench, LEASE};
+use memlock_core::{Bound, Client, ErrorKind, Request, Wait};
+
+use crate::bench::{Bench, LEASE, waits};
 
 behaviours! {
     in Rust:
@@ -17,18 +19,23 @@ fn client(bench: &Bench) -> Client {
 fn a_wait_for_ones_own_lock_is_refused(bench: &Bench) {
     let (one, other) = (client(bench), client(bench));
     let held = one.mutex("m", LEASE).unwrap().lock().unwrap();
-    let tokens = [held.token()];
+    let bound = Bound::to_this_thread(held.token());
     for client in [&one, &other] {
         let mutex = client.mutex("m", LEASE).unwrap();
-        let error = mutex.lock_with(&Wait::FOREVER.while_holding(&tokens)).unwrap_err();
+        let error = mutex.lock().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Deadlock, "{error}");
         assert!(error.to_string().contains(&mutex.server()), "{error}");
-        let once = mutex.lock_with(&Wait::NEVER.while_holding(&tokens)).unwrap();
-        assert!(once.done().is_none(), "a try is answered as ever");
+        assert!(mutex.try_lock().unwrap().is_none(), "a try is answered as ever");
     }
-    drop(held);
-    let waited = other.mutex("m", LEASE).unwrap().lock_with(&Wait::FOREVER.while_holding(&tokens));
-    assert!(waited.unwrap().done().is_some());
+    let mutex = other.mutex("m", LEASE).unwrap();
+    thread::scope(|scope| {
+        let waiting = waits(scope, || drop(mutex.lock().unwrap()));
+        drop(held);
+        waiting.join().unwrap();
+    });
+    // It is bound, but not held.
+    drop(mutex.lock().unwrap());
+    drop(bound);
 }
 
 fn a_wait_for_ones_own_permits_is_refused(bench: &Bench) {
@@ -38,8 +45,7 @@ fn a_wait_for_ones_own_permits_is_refused(bench: &Bench) {
         semaphore.acquire_with(Request { permits, ..Request::default() }, wait)
     };
     let ours = acquire(2, &Wait::NEVER).unwrap().done().unwrap();
-    let tokens = [ours.token()];
-    let wait = Wait::FOREVER.while_holding(&tokens);
-    assert_eq!(acquire(2, &wait).unwrap_err().kind(), ErrorKind::Deadlock);
-    assert!(acquire(1, &wait).unwrap().done().is_some(), "one is left");
+    let _bound = Bound::to_this_thread(ours.token());
+    assert_eq!(acquire(2, &Wait::FOREVER).unwrap_err().kind(), ErrorKind::Deadlock);
+    assert!(acquire(1, &Wait::FOREVER).unwrap().done().is_some(), "one is left");
 }

@@ -121,12 +121,32 @@ void what_is_not_held_is_told() {
 
 void a_thread_does_not_wait_for_itself() {
     const auto client = here();
-    memlock::mutex mutex{client, "mine", 30s};
-    std::lock_guard guard{mutex};
+    memlock::mutex mutex{client, "mine", 30s}, same{here(), "mine", 30s};
+    {
+        std::lock_guard guard{mutex};
+        for (memlock::mutex* one : {&mutex, &same}) {
+            THROWS(errc::deadlock, one->lock());
+            CHECK(!one->try_lock() && !one->try_lock_for(10ms));
+        }
+        CHECK(mutex.remaining() > 0s && same.remaining() == 0s);
+        std::thread{[&] { CHECK(!same.try_lock_for(10ms)); }}.join();
+    }
+    CHECK(!mutex.last_unlock());
+    std::lock_guard guard{same};
+}
+
+void a_handle_is_waited_for_unless_it_is_bound_to_the_thread() {
+    const auto client = here();
+    memlock::mutex mutex{client, "bound", 30s};
+    memlock_lock* lock = nullptr;
+    ANSWERS(MEMLOCK_OK, memlock_mutex_lock(client.get(), "bound", 1000, 0, &lock));
+    ANSWERS(MEMLOCK_OK, memlock_lock_bind(lock));
     THROWS(errc::deadlock, mutex.lock());
-    THROWS(errc::deadlock, mutex.try_lock_for(1h));
-    CHECK(!mutex.try_lock());
-    CHECK(mutex.remaining() > 0s);
+    // Bound anew, by another thread: this one may have to wait for that.
+    std::thread{[&] { ANSWERS(MEMLOCK_OK, memlock_lock_bind(lock)); }}.join();
+    mutex.lock();
+    CHECK(memlock_lock_is_held(lock) == 0);
+    ANSWERS(MEMLOCK_LOST, memlock_unlock(lock));
 }
 
 void a_lease_that_ran_out_can_be_locked_anew() {

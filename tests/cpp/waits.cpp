@@ -53,7 +53,7 @@ void a_mutex_that_was_locked_so_is_taken_over_by_a_guard() {
         const std::unique_lock guard{mutex, std::adopt_lock};
         handle.cancel();
         CHECK(plain_has("lock:guarded") && mutex.remaining() > 0s);
-        THROWS(errc::deadlock, mutex.lock_unless(memlock::wait_handle{client}));
+        THROWS(errc::interrupted, mutex.lock_unless(handle));
     }
     CHECK(!plain_has("lock:guarded") && !mutex.last_unlock());
 }

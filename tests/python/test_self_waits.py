@@ -13,7 +13,7 @@ from typing import Any
 import greenlet
 import memlock
 import pytest
-from support import Memcached, MemcachedText, eventually, safe
+from support import Memcached, MemcachedText, eventually, run, safe
 
 # If it waits for itself all the same, the lease ends, and the test fails.
 LEASE = 2.0
@@ -70,6 +70,38 @@ def test_permits_that_are_left_are_waited_for(client: memlock.Client, name: str)
         eventually(lambda: semaphore.available == 0)
         other.release()
         assert waiting.result()
+
+
+def test_bare_functions_and_objects_exclude_each_other(server: Memcached, name: str) -> None:
+    program = f"""
+import memlock
+memlock.init({server.url!r})
+mutex = memlock.connect({server.url!r}).mutex({name!r}, {LEASE})
+semaphore = memlock.connect({server.url!r}).semaphore({name!r}, 1, {LEASE})
+def is_refused(call, *arguments):
+    try:
+        call(*arguments)
+    except memlock.Deadlock:
+        return True
+    return False
+with mutex, semaphore:
+    print(is_refused(memlock.mutex_lock, {name!r}, {LEASE}))
+    print(is_refused(memlock.semaphore_acquire, {name!r}, {LEASE}))
+memlock.mutex_lock({name!r}, {LEASE})
+print(is_refused(mutex.acquire))
+memlock.mutex_unlock({name!r})
+with mutex, semaphore:
+    print(mutex.is_held and semaphore.is_held)
+"""
+    assert run(program) == ["True"] * 4
+
+
+def test_a_permit_that_is_entered_again_is_bound_again(client: memlock.Client, name: str) -> None:
+    semaphore = client.semaphore(name, 1, LEASE)
+    permit = semaphore.permit()
+    with pytest.raises(memlock.NotHeld), permit, permit, pytest.raises(memlock.Deadlock):
+        semaphore.acquire()
+    assert semaphore.acquire()
 
 
 def test_a_limited_wait_ends_as_ever(client: memlock.Client, mutex: memlock.Mutex) -> None:

@@ -4,7 +4,7 @@
 use std::env;
 use std::fmt::Write;
 
-use memlock_core::Token;
+use memlock_core::{Bound, Token};
 
 /// The variable with the tokens of the runs around a command, the outermost first.
 pub(super) const TOKENS: &str = "MEMLOCK_TOKENS";
@@ -14,8 +14,11 @@ pub(super) const TOKENS: &str = "MEMLOCK_TOKENS";
 const MOST: usize = 64;
 
 /// What the runs around this one were granted. They may have lost or released it since.
-#[derive(Debug)]
-pub(super) struct Around(Vec<Token>);
+pub(super) struct Around {
+    tokens: Vec<Token>,
+    /// To the thread that waits.
+    _bound: Vec<Bound>,
+}
 
 impl Around {
     pub(super) fn of_this_process() -> Around {
@@ -23,17 +26,14 @@ impl Around {
         let tokens = tokens.split_ascii_whitespace().filter_map(|token| token.parse().ok());
         let mut innermost: Vec<Token> = tokens.rev().take(MOST).collect();
         innermost.reverse();
-        Around(innermost)
-    }
-
-    pub(super) fn tokens(&self) -> &[Token] {
-        &self.0
+        let bound = innermost.iter().copied().map(Bound::to_this_thread).collect();
+        Around { tokens: innermost, _bound: bound }
     }
 
     /// The value of the variable for a command that runs under this token, too.
     pub(super) fn and(&self, token: Token) -> String {
         let mut tokens = String::new();
-        for around in &self.0 {
+        for around in &self.tokens {
             let _ = write!(tokens, "{around} ");
         }
         tokens + &token.to_string()

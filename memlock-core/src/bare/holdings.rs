@@ -1,11 +1,10 @@
 //! What this process holds through the bare functions.
 
-use std::cell::Cell;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::bound::{Bound, Thread};
 use crate::distinct_list::DistinctList;
 use crate::fork::ForkLocal;
 use crate::hash::{fnv1a, mix};
@@ -46,25 +45,11 @@ impl Hasher for Fnv {
     }
 }
 
-/// A number that no other thread of this process has or had.
-pub(super) type Thread = u64;
-
-/// Unlike `std::thread::current`, this does not panic in the last destructors of a thread: the
-/// variable has no destructor.
-pub(super) fn this_thread() -> Thread {
-    static LAST: AtomicU64 = AtomicU64::new(0);
-    thread_local! {
-        static NUMBER: Cell<Thread> = const { Cell::new(0) };
-    }
-    if NUMBER.get() == 0 {
-        NUMBER.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
-    }
-    NUMBER.get()
-}
-
 pub(super) struct HeldLock {
     pub(super) lock: Lock,
     pub(super) thread: Thread,
+    /// `None` once its lease was found to be over.
+    pub(super) bound: Option<Bound>,
 }
 
 pub(super) struct HeldPermit {

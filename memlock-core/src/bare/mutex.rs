@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use super::default_client::{default_client, existing_client};
-use super::holdings::{HeldLock, Holdings, MOST, holdings, this_thread};
+use super::holdings::{HeldLock, Holdings, MOST, holdings};
+use crate::bound::{Bound, Thread};
 use crate::error::{Answer, Result};
 use crate::lease::MIN_LEASE;
 use crate::names;
-use crate::owner::Token;
 use crate::report::Report;
 use crate::wait::Wait;
 
@@ -36,21 +36,18 @@ pub fn mutex_lock_nonblock(name: &[u8], duration: Duration) -> Result<Report> {
 /// As [`mutex_lock`].
 pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> {
     let mutex = default_client()?.mutex(name, duration)?;
-    let thread = this_thread();
-    // The server decides whether this thread would wait for itself: it may have lost the lock.
-    let own = holdings()
-        .locks
-        .get(name)
-        .filter(|held| held.thread == thread && !held.lock.remaining().is_zero())
-        .map(|held| held.lock.token());
-    let held: Vec<Token> = wait.held().iter().copied().chain(own).collect();
-    match mutex.lock_or_report(&wait.while_holding(&held)) {
-        Ok(Ok(lock)) => {
-            store(name, HeldLock { lock, thread });
+    if let Some(held) = holdings().locks.get_mut(name)
+        && held.lock.remaining().is_zero()
+    {
+        held.bound = None;
+    }
+    match mutex.lock_or_report(wait)? {
+        Ok(lock) => {
+            let bound = Some(Bound::to_this_thread(lock.token()));
+            store(name, HeldLock { lock, thread: Thread::current(), bound });
             Ok(Answer::Ok.into())
         }
-        Ok(Err(report)) => Ok(report),
-        Err(error) => Err(error),
+        Err(report) => Ok(report),
     }
 }
 
@@ -85,7 +82,7 @@ fn was_displaced(holdings: &mut Holdings, name: &[u8]) -> bool {
     if holdings.displaced.is_empty() {
         return false;
     }
-    let thread = this_thread();
+    let thread = Thread::current();
     let has_another = holdings.locks.get(name).is_none_or(|held| held.thread != thread);
     has_another && holdings.displaced.remove(&(name.to_vec(), thread))
 }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use super::default_client::{default_client, existing_client};
-use super::holdings::{HeldPermit, MOST, holdings, this_thread};
+use super::holdings::{HeldPermit, MOST, holdings};
+use crate::bound::Thread;
 use crate::error::{Answer, ErrorKind, Result};
 use crate::names;
 use crate::report::Report;
@@ -55,7 +56,7 @@ pub fn acquire(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Repor
     };
     Ok(match acquired {
         Ok(permit) => {
-            let held = HeldPermit { permit, thread: this_thread() };
+            let held = HeldPermit { permit, thread: Thread::current() };
             let mut holdings = holdings();
             holdings.permits.entry(name.to_vec()).or_default().push(held);
             if holdings.semaphores.len() >= MOST {
@@ -88,7 +89,7 @@ pub fn semaphore_release(name: &[u8]) -> Result<Report> {
             _ => Answer::NotHeld.into(),
         });
     };
-    let thread = this_thread();
+    let thread = Thread::current();
     let mut held = held.remove(held.iter().rposition(|held| held.thread == thread).unwrap_or(0));
     if holding.permits.get(name).is_some_and(Vec::is_empty) {
         holding.permits.remove(name);

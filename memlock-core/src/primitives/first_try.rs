@@ -66,11 +66,11 @@ pub(super) fn acquire<G: Acquire>(
 }
 
 /// Whether the wait could end only after the caller has released what it holds. No I/O if the caller
-/// holds nothing.
+/// has bound nothing.
 fn would_wait_for_itself<G: Acquire>(acquire: &G, wait: &Wait<'_>, target: &Target) -> bool {
-    let held = wait.held();
+    let held = wait.released_afterwards();
     !held.is_empty()
         && target
             .read(&[acquire.inspection()])
-            .is_ok_and(|replies| replies.first().is_some_and(|reply| acquire.needs(reply, held)))
+            .is_ok_and(|replies| replies.first().is_some_and(|reply| acquire.needs(reply, &held)))
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::bound;
 use crate::context::Context;
 use crate::error::{Answer, Error};
 use crate::owner::Token;
@@ -19,18 +20,19 @@ pub struct Wait<'a> {
     cancel: Option<&'a Cancel>,
     outage: Option<Duration>,
     on_outage: Option<&'a dyn Fn(&Error)>,
-    held: &'a [Token],
+    event_loop: Option<usize>,
 }
 
 impl<'a> Wait<'a> {
-    /// Wait without a limit.
+    /// Wait without a limit. The call fails with [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock) if
+    /// it would wait for what is [`Bound`](crate::Bound) to the waiting thread.
     pub const FOREVER: Wait<'static> = Wait {
         limit: None,
         interrupted: None,
         cancel: None,
         outage: None,
         on_outage: None,
-        held: &[],
+        event_loop: None,
     };
     /// Make one attempt.
     pub const NEVER: Wait<'static> = Wait { limit: Some(Duration::ZERO), ..Wait::FOREVER };
@@ -78,18 +80,20 @@ impl<'a> Wait<'a> {
         self
     }
 
-    /// What the caller releases only after this wait, by its tokens. If a wait without a limit needs it,
-    /// the call fails with [`ErrorKind::Deadlock`](crate::ErrorKind::Deadlock): it would wait for
-    /// itself.
+    /// The wait keeps this event loop, which runs in the waiting thread, from going on: see
+    /// [`Releaser::EventLoop`](bound::Releaser::EventLoop).
     #[must_use]
-    pub fn while_holding(mut self, tokens: &'a [Token]) -> Wait<'a> {
-        self.held = tokens;
+    pub fn in_event_loop(mut self, event_loop: usize) -> Wait<'a> {
+        self.event_loop = Some(event_loop);
         self
     }
 
-    /// What a wait without a limit must not wait for.
-    pub(crate) fn held(&self) -> &'a [Token] {
-        if self.limit.is_none() { self.held } else { &[] }
+    /// What is released only after this wait, unless its limit or its cancel handle ends it.
+    pub(crate) fn released_afterwards(&self) -> Vec<Token> {
+        if self.limit.is_some() || self.cancel.is_some() {
+            return Vec::new();
+        }
+        bound::tokens(self.event_loop)
     }
 
     /// The longest outage that the wait tolerates.

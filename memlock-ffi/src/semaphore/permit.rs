@@ -112,6 +112,20 @@ pub unsafe extern "C-unwind" fn memlock_permit_renew(
     enter(|| unsafe { lent_mut(permit, "permit") }?.held.renew(max_hold_ms, callback, arg))
 }
 
+/// Binds the permits to the calling thread until the handle is freed: only this thread will release
+/// them. From then on a wait of this thread returns MEMLOCK_DEADLOCK if it cannot end without these
+/// permits, and has neither a timeout nor a wait handle: see memlock_lock_bind().
+///
+/// Returns MEMLOCK_OK; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_INVALID for NULL. No I/O.
+///
+/// # Safety
+/// `permit` is NULL or permits that are held, used by no other thread during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn memlock_permit_bind(permit: *mut memlock_permit) -> c_int {
+    // SAFETY: the caller's promise.
+    enter(|| Ok(unsafe { lent_mut(permit, "permit") }?.held.bind()))
+}
+
 /// Whether the permits are guaranteed to be held, provided that the server has not lost them.
 /// **Returns a truth value, not an answer**: 1 for yes, 0 for no, also for NULL and in a child made
 /// by fork. No I/O: decided by the clock and by what earlier calls and renewals have found.

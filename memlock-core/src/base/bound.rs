@@ -1,0 +1,169 @@
+//! What is bound: acquisitions that only one thread, or one event loop, will release. A wait without a
+//! limit for one of them would be a wait for itself, if it keeps that thread or event loop from going
+//! on.
+//!
+//! One list for the whole process, whichever language an acquisition was made in:
+//!
+//! | bound | to | until |
+//! | --- | --- | --- |
+//! | a bare mutex | the thread that locked it | it is unlocked, or found to be over |
+//! | a `memlock::mutex` of C++ | the thread that locked it | it is unlocked |
+//! | what a `with` statement of Python has entered | the thread, or the event loop, that has to leave it | it is left |
+//! | a handle of C, after `memlock_lock_bind` or `memlock_permit_bind` | the thread that called it | the handle is freed |
+//! | what the `memlock run` around a nested one holds | the thread that waits | the process ends |
+//! | any token, in Rust | the thread that made the [`Bound`] | that is dropped |
+//!
+//! Everything else may be released by any thread, and is never taken for a wait for itself. The server
+//! decides whether one of the tokens is in the way: what is bound may have been lost.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::fork::{self, ForkLocal};
+use crate::owner::Token;
+
+static BOUND: ForkLocal<Mutex<BTreeSet<(Releaser, Token)>>> = ForkLocal::new();
+
+/// A thread: a number that no other thread of this process has or had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Thread(u64);
+
+impl Thread {
+    /// The calling thread. Unlike `std::thread::current`, this does not panic in the last destructors
+    /// of a thread: the variable has no destructor.
+    pub fn current() -> Thread {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        thread_local! {
+            static NUMBER: Cell<u64> = const { Cell::new(0) };
+        }
+        if NUMBER.get() == 0 {
+            NUMBER.set(LAST.fetch_add(1, Ordering::Relaxed) + 1);
+        }
+        Thread(NUMBER.get())
+    }
+}
+
+/// What alone releases an acquisition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Releaser {
+    /// This thread.
+    Thread(Thread),
+    /// What an event loop runs: a number that no other event loop has that exists at the same time, such
+    /// as its address. See [`Wait::in_event_loop`](crate::Wait::in_event_loop).
+    EventLoop(usize),
+}
+
+/// An acquisition that is bound as long as this value exists, which any thread may drop. A child made
+/// by `fork` has bound nothing.
+#[derive(Debug)]
+#[must_use = "dropping it ends what it stands for"]
+pub struct Bound {
+    releaser: Releaser,
+    token: Token,
+    process: u64,
+}
+
+impl Bound {
+    /// Only the calling thread will release the acquisition with this token.
+    pub fn to_this_thread(token: Token) -> Bound {
+        Bound::to(Releaser::Thread(Thread::current()), token)
+    }
+
+    /// Only `releaser` will release the acquisition with this token, which is bound once at a time.
+    pub fn to(releaser: Releaser, token: Token) -> Bound {
+        bound().insert((releaser, token));
+        Bound { releaser, token, process: fork::generation() }
+    }
+}
+
+impl Drop for Bound {
+    fn drop(&mut self) {
+        if self.process == fork::generation() {
+            bound().remove(&(self.releaser, self.token));
+        }
+    }
+}
+
+/// Whether anything is bound to an event loop.
+pub fn is_any_to_event_loop() -> bool {
+    let first = Releaser::EventLoop(0);
+    existing().is_some_and(|bound| bound.range((first, Token::from_bits(0))..).next().is_some())
+}
+
+/// The tokens of what is bound to this thread, or to the event loop that runs in it.
+pub(crate) fn tokens(event_loop: Option<usize>) -> Vec<Token> {
+    let Some(bound) = existing() else { return Vec::new() };
+    let thread = Releaser::Thread(Thread::current());
+    let releasers = std::iter::once(thread).chain(event_loop.map(Releaser::EventLoop));
+    let (first, last) = (Token::from_bits(0), Token::from_bits(u128::MAX));
+    releasers
+        .flat_map(|releaser| bound.range((releaser, first)..=(releaser, last)))
+        .map(|&(_, token)| token)
+        .collect()
+}
+
+fn bound() -> MutexGuard<'static, BTreeSet<(Releaser, Token)>> {
+    BOUND.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn existing() -> Option<MutexGuard<'static, BTreeSet<(Releaser, Token)>>> {
+    BOUND.existing().map(|bound| bound.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+
+    use super::*;
+    use crate::fork::in_a_child;
+
+    const fn token(bits: u128) -> Token {
+        Token::from_bits(bits)
+    }
+
+    #[test]
+    fn what_is_bound_is_of_one_thread_until_anyone_drops_it() {
+        let (first, last) =
+            (Bound::to_this_thread(token(0)), Bound::to_this_thread(token(u128::MAX)));
+        assert_eq!(tokens(None), [token(0), token(u128::MAX)]);
+        let others = thread::spawn(|| {
+            let mine = Bound::to_this_thread(token(7));
+            assert_eq!(tokens(None), [token(7)]);
+            drop(first);
+            mine
+        });
+        let others = others.join().unwrap();
+        assert_eq!(tokens(None), [token(u128::MAX)]);
+        drop((last, others));
+        assert_eq!(tokens(None), []);
+    }
+
+    #[test]
+    fn what_is_bound_to_an_event_loop_counts_where_that_runs() {
+        let (one, other) = (4096, 8192);
+        let bound = Bound::to(Releaser::EventLoop(one), token(1));
+        assert!(is_any_to_event_loop());
+        assert_eq!(tokens(None), []);
+        assert_eq!(tokens(Some(other)), []);
+        let mine = Bound::to_this_thread(token(2));
+        assert_eq!(tokens(Some(one)), [token(2), token(1)]);
+        thread::spawn(move || assert_eq!(tokens(Some(one)), [token(1)])).join().unwrap();
+        drop(bound);
+        assert_eq!(tokens(Some(one)), [token(2)]);
+        drop(mine);
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri cannot fork")]
+    fn a_child_has_bound_nothing_and_ends_nothing_of_its_parent() {
+        let bound = Bound::to_this_thread(token(3));
+        assert_eq!(tokens(None), [token(3)]);
+        assert!(in_a_child(|| {
+            let own = tokens(None).is_empty().then(|| Bound::to_this_thread(token(3)));
+            drop(bound);
+            own.is_some() && tokens(None) == [token(3)]
+        }));
+    }
+}
