@@ -68,11 +68,14 @@ fn sentences(io_timeout: &str, fault: impl Fn(&Proxy)) -> Vec<String> {
         let proxy = Proxy::start(server.address());
         let held = Held::by(&proxy.url(), io_timeout, renewed);
         fault(&proxy);
-        for ((answer, sentence), key) in
-            held.drop().into_iter().zip(["lock:held", "semaphore:held"])
+        for ((answer, sentence), subject) in
+            held.drop().into_iter().zip(["the lock \"held\"", "the semaphore \"held\""])
         {
             assert_eq!(answer, MEMLOCK_UNKNOWN, "{sentence}");
-            assert!(sentence.contains(key) && sentence.contains(&proxy.address()), "{sentence}");
+            assert!(
+                sentence.contains(subject) && sentence.contains(&proxy.address()),
+                "{sentence}"
+            );
             sentences.push(sentence);
         }
     }

@@ -9,7 +9,6 @@ use crate::context::Context;
 use crate::counter::Counter;
 use crate::distinct_list::DistinctList;
 use crate::error::{Error, Result};
-use crate::lease::Lease;
 use crate::mutex::Mutex;
 use crate::name::Keyspace;
 use crate::names;
@@ -98,7 +97,7 @@ impl Client {
     /// NUL byte or with the URL of a store that may have a password in it, and for a lease out of range.
     pub fn mutex(&self, name: impl AsRef<[u8]>, lease: Duration) -> Result<Mutex> {
         names::check(name.as_ref())?;
-        Ok(Mutex::new(self.context.clone(), self.keys().lock(name.as_ref()), self.lease(lease)?))
+        Mutex::new(self.context.clone(), self.keys().lock(name.as_ref()), lease)
     }
 
     /// The semaphore of this name, with this number of permits (1 to 4,294,967,295). A holder keeps
@@ -135,16 +134,7 @@ impl Client {
         lease: Duration,
     ) -> Result<Semaphore> {
         names::check(name)?;
-        Semaphore::new(
-            self.context.clone(),
-            self.keys().semaphore(name),
-            permits,
-            self.lease(lease)?,
-        )
-    }
-
-    fn lease(&self, duration: Duration) -> Result<Lease> {
-        self.context.guarantees().lease(duration)
+        Semaphore::new(self.context.clone(), self.keys().semaphore(name), permits, lease)
     }
 
     /// The plain counter of free permits in the item of this key, which other programs may use,

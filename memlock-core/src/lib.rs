@@ -69,7 +69,7 @@ pub mod waiters;
 pub use base::thread;
 #[cfg(not(memlock_sim))]
 pub(crate) use base::thread;
-pub use base::{active_calls, bound, clock, error, fork, lease, name, owner, wait_id};
+pub use base::{active_calls, bound, clock, error, fork, lease, name, owner, subject, wait_id};
 pub(crate) use base::{descriptor, extensions, hash, sync};
 pub use primitives::set_up::SetUp;
 pub use primitives::{counter, distinct_list, mutex, semaphore};
@@ -87,6 +87,7 @@ pub use mutex::{Lock, Mutex};
 pub use owner::{OwnerRecord, Token};
 pub use report::Report;
 pub use semaphore::{Mismatch, Permit, Semaphore};
+pub use subject::Subject;
 pub use wait::entries::Request;
 pub use wait::{Cancel, Wait, Waited};
 pub use waiters::Waiter;

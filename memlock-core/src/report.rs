@@ -9,7 +9,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::{Answer, Error};
+use crate::error::{Answer, Error, ErrorKind};
+use crate::subject::Subject;
 use crate::target::Target;
 
 /// An answer, and a whole sentence about it.
@@ -20,17 +21,42 @@ use crate::target::Target;
 pub struct Report {
     answer: Answer,
     sentence: Option<Box<str>>,
+    subject: Option<Box<Subject>>,
 }
 
 impl Report {
     /// An answer with its sentence.
     pub fn new(answer: Answer, sentence: impl Into<String>) -> Report {
-        Report { answer, sentence: Some(sentence.into().into_boxed_str()) }
+        Report { answer, sentence: Some(sentence.into().into_boxed_str()), subject: None }
+    }
+
+    /// An answer with a sentence that names this subject.
+    pub(crate) fn naming(subject: Subject, answer: Answer, sentence: impl Into<String>) -> Report {
+        Report { subject: Some(Box::new(subject)), ..Report::new(answer, sentence) }
+    }
+
+    /// The same sentence for another answer.
+    pub fn as_answer(self, answer: Answer) -> Report {
+        Report { answer, ..self }
     }
 
     /// The answer.
     pub fn answer(&self) -> Answer {
         self.answer
+    }
+
+    /// What the report is about. If it is known, the sentence names it.
+    pub fn subject(&self) -> Option<&Subject> {
+        self.subject.as_deref()
+    }
+
+    /// The same report as the failure of a call that cannot return it in another way.
+    pub(crate) fn into_error(self, kind: ErrorKind) -> Error {
+        let error = Error::new(kind, self.sentence());
+        match self.subject {
+            Some(subject) => error.naming(*subject),
+            None => error,
+        }
     }
 
     /// The sentence.
@@ -51,36 +77,20 @@ impl fmt::Display for Report {
 /// A report without a sentence of its own: [`Answer::describe`] supplies the sentence.
 impl From<Answer> for Report {
     fn from(answer: Answer) -> Report {
-        Report { answer, sentence: None }
+        Report { answer, sentence: None, subject: None }
     }
 }
 
 impl From<Error> for Report {
     fn from(error: Error) -> Report {
-        Report::new(error.kind().answer(), error.to_string())
+        let subject = error.subject().cloned().map(Box::new);
+        Report { subject, ..Report::new(error.kind().answer(), error.to_string()) }
     }
 }
 
 impl PartialEq<Answer> for Report {
     fn eq(&self, answer: &Answer) -> bool {
         self.answer == *answer
-    }
-}
-
-/// The subject of a sentence, such as `lock "nightly" on memcached at 10.0.0.7:11211`.
-#[derive(Clone, Copy)]
-pub(crate) struct Subject<'a> {
-    /// Such as `lock`.
-    pub(crate) kind: &'a str,
-    pub(crate) target: &'a Target,
-}
-
-impl fmt::Display for Subject<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Subject { kind, target } = self;
-        let node = target.context.node(target.route);
-        let preposition = if node.is_some_and(|node| node.is_container) { "in" } else { "on" };
-        write!(f, "{kind} {:?} {preposition} {}", target.name(), target.server())
     }
 }
 
@@ -124,9 +134,10 @@ impl fmt::Display for ObservedHolder {
     }
 }
 
-/// Reports a wait that ended without its target. `limit`: the limit of the wait; `wanted`: such as
+/// Reports a wait that ended without its subject. `limit`: the limit of the wait; `wanted`: such as
 /// `2 permits of the semaphore "x" on …`; `busy`: the sentence for a call that tried once.
 pub(crate) fn refused(
+    subject: &Subject,
     answer: Answer,
     limit: Option<Duration>,
     wanted: impl fmt::Display,
@@ -142,24 +153,24 @@ pub(crate) fn refused(
         Answer::Interrupted => format!("The wait for {wanted} was cancelled; nothing is held."),
         other => return other.into(),
     };
-    Report::new(answer, sentence)
+    Report::naming(subject.clone(), answer, sentence)
 }
 
 /// Reports a call that tried once on a server that gives no new grants yet.
-pub(crate) fn recovering(subject: &Subject<'_>) -> Report {
-    let Target { context, route, .. } = subject.target;
+pub(crate) fn recovering(target: &Target) -> Report {
+    let Target { context, route, .. } = target;
     // It may have ended since.
     let (age, left) = context.recovery(*route).map(|it| (it.age, it.left)).unwrap_or_default();
     let since = match age.as_secs() {
         0 => "a moment".to_owned(),
         seconds => brief(Duration::from_secs(seconds)),
     };
-    let left = rounded_up(left);
+    let (left, subject) = (rounded_up(left), target.subject());
     let sentence = format!(
         "The {subject} cannot be given yet: the server was started {since} ago, and gives new ones \
          in {left}, when all leases of before have ended. Try again then, or wait for it."
     );
-    Report::new(Answer::Recovering, sentence)
+    Report::naming(subject, Answer::Recovering, sentence)
 }
 
 /// A duration for people, in whole seconds.

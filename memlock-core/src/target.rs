@@ -1,6 +1,5 @@
 //! An item and how to reach it: the target of acquisitions, waits, reports and reaping.
 
-use std::fmt;
 use std::time::Duration;
 
 use crate::clock::Moment;
@@ -11,6 +10,7 @@ use crate::name::Key;
 use crate::store::{
     Failure, Item, Op, Pending, Replies, Reply, Request, Route, Silence, TimeLimit, Version,
 };
+use crate::subject::Subject;
 
 /// How often in a row a step is sent before its outcome counts as unknown.
 pub(crate) const ATTEMPTS: usize = 3;
@@ -21,6 +21,8 @@ pub(crate) struct Target {
     pub(crate) context: Context,
     pub(crate) route: Route,
     pub(crate) key: Key,
+    /// What it is, such as `lock`.
+    kind: &'static str,
     silent: SilentServer,
 }
 
@@ -37,8 +39,8 @@ enum SilentServer {
 
 impl Target {
     /// For calls of the user, which are always tried.
-    pub(crate) fn new(context: Context, key: Key) -> Target {
-        Target { context, route: Route::of(&key), key, silent: SilentServer::Asked }
+    pub(crate) fn new(context: Context, kind: &'static str, key: Key) -> Target {
+        Target { context, route: Route::of(&key), key, kind, silent: SilentServer::Asked }
     }
 
     /// The same item for calls of the user.
@@ -62,6 +64,10 @@ impl Target {
     /// Whether it is used by a call that tries once.
     pub(crate) fn tries_once(&self) -> bool {
         matches!(self.silent, SilentServer::AskedBriefly(_))
+    }
+
+    pub(crate) fn kind(&self) -> &'static str {
+        self.kind
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -102,9 +108,8 @@ impl Target {
         if !self.is_skipped() {
             return Ok(());
         }
-        let text =
-            format!("{} did not answer a moment ago, so it was not asked again.", self.server());
-        Err(Failure::unsent(Error::new(ErrorKind::Unreachable, text)))
+        let text = "The server did not answer a moment ago, so it was not asked again.";
+        Err(Failure::unsent(Error::new(ErrorKind::Unreachable, text).at(self.server())))
     }
 
     /// Sends operations to the item's server.
@@ -170,8 +175,24 @@ impl Target {
         self.context.server_name(self.route)
     }
 
-    /// Adds to the error which operation on the item failed.
-    pub(crate) fn said(&self, doing: impl fmt::Display, error: Error) -> Error {
-        error.during(format_args!("{doing} {}", self.key))
+    /// The item, for people.
+    pub(crate) fn subject(&self) -> Subject {
+        let node = self.context.node(self.route);
+        let (server, is_container) =
+            node.map_or_else(Default::default, |it| (it.title, it.is_container));
+        Subject::new(self.kind, self.name(), server, is_container)
+    }
+
+    /// A lease of this length. `doing`: what it is needed for, for the error.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] if it is out of range.
+    pub(crate) fn lease(&self, doing: &str, duration: Duration) -> Result<Lease> {
+        self.context.guarantees().lease(duration).map_err(|error| self.said(doing, error))
+    }
+
+    /// Adds to the error which operation on the item failed, unless it names the item.
+    pub(crate) fn said(&self, doing: &str, error: Error) -> Error {
+        error.about(doing, self.subject())
     }
 }

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use crate::args::{Name, Seconds, Url, Whole};
 use crate::call::{acquire, call, wait};
 use crate::error::raise_core;
-use crate::subject::{Kind, Subject};
+use crate::subject::{Kind, raise_report};
 
 /// Set the URL of the default client, as for connect().
 ///
@@ -47,7 +47,7 @@ pub(crate) fn mutex_lock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> 
     let acquired = wait(py, None, None, |wait| {
         Ok(Acquired::mutex(&mutex_key, bare::lock(&mutex_key.0, duration.0, wait)))
     })?;
-    done_or(py, acquired.keep(), None, (Kind::Mutex, &mutex_key))
+    done_or(py, acquired.keep(), None, Kind::Mutex)
 }
 
 /// Like mutex_lock(), but try only once.
@@ -63,7 +63,7 @@ pub(crate) fn mutex_lock_nonblock(
     let acquired = acquire(py, || {
         Ok(Acquired::mutex(&mutex_key, bare::mutex_lock_nonblock(&mutex_key.0, duration.0)))
     })?;
-    done_or(py, acquired.keep(), Some(Answer::Busy), (Kind::Mutex, &mutex_key))
+    done_or(py, acquired.keep(), Some(Answer::Busy), Kind::Mutex)
 }
 
 /// Unlock a mutex that this process locked by mutex_lock() or mutex_lock_nonblock(), and return
@@ -77,7 +77,7 @@ pub(crate) fn mutex_lock_nonblock(
 #[pyfunction]
 #[pyo3(text_signature = "(mutex_key)")]
 pub(crate) fn mutex_unlock(py: Python<'_>, mutex_key: Name) -> PyResult<bool> {
-    call_bare(py, None, (Kind::Mutex, &mutex_key), || bare::mutex_unlock(&mutex_key.0))
+    call_bare(py, None, Kind::Mutex, || bare::mutex_unlock(&mutex_key.0))
 }
 
 /// Set up a semaphore with the given number of permits.
@@ -95,7 +95,7 @@ pub(crate) fn semaphore_set_up(
     permits: Whole<u32>,
     duration: Seconds,
 ) -> PyResult<bool> {
-    call_bare(py, Some(Answer::Exists), (Kind::Semaphore, &name), || {
+    call_bare(py, Some(Answer::Exists), Kind::Semaphore, || {
         bare::semaphore_set_up(&name.0, permits.0, duration.0)
     })
 }
@@ -115,7 +115,7 @@ pub(crate) fn semaphore_acquire(py: Python<'_>, name: Name, duration: Seconds) -
     let acquired = wait(py, None, None, |wait| {
         Ok(Acquired::permit(&name, bare::acquire(&name.0, duration.0, wait)))
     })?;
-    done_or(py, acquired.keep(), None, (Kind::Semaphore, &name))
+    done_or(py, acquired.keep(), None, Kind::Semaphore)
 }
 
 /// Like semaphore_acquire(), but try only once.
@@ -131,7 +131,7 @@ pub(crate) fn semaphore_acquire_nonblock(
     let acquired = acquire(py, || {
         Ok(Acquired::permit(&name, bare::semaphore_acquire_nonblock(&name.0, duration.0)))
     })?;
-    done_or(py, acquired.keep(), Some(Answer::Busy), (Kind::Semaphore, &name))
+    done_or(py, acquired.keep(), Some(Answer::Busy), Kind::Semaphore)
 }
 
 /// Release a permit of semaphore_acquire() or semaphore_acquire_nonblock(), and return True.
@@ -147,7 +147,7 @@ pub(crate) fn semaphore_acquire_nonblock(
 #[pyfunction]
 #[pyo3(text_signature = "(name)")]
 pub(crate) fn semaphore_release(py: Python<'_>, name: Name) -> PyResult<bool> {
-    call_bare(py, None, (Kind::Semaphore, &name), || bare::semaphore_release(&name.0))
+    call_bare(py, None, Kind::Semaphore, || bare::semaphore_release(&name.0))
 }
 
 /// Remove a semaphore for all processes. Holders lose their permits.
@@ -156,9 +156,7 @@ pub(crate) fn semaphore_release(py: Python<'_>, name: Name) -> PyResult<bool> {
 #[pyfunction]
 #[pyo3(text_signature = "(name)")]
 pub(crate) fn semaphore_tear_down(py: Python<'_>, name: Name) -> PyResult<bool> {
-    call_bare(py, Some(Answer::NotFound), (Kind::Semaphore, &name), || {
-        bare::semaphore_tear_down(&name.0)
-    })
+    call_bare(py, Some(Answer::NotFound), Kind::Semaphore, || bare::semaphore_tear_down(&name.0))
 }
 
 /// Set up a session, which expires with all its keys after `duration` (1 second to 366 days).
@@ -174,7 +172,7 @@ pub(crate) fn distinct_list_set_up(
     session: Name,
     duration: Seconds,
 ) -> PyResult<bool> {
-    call_bare(py, Some(Answer::Exists), (Kind::Session, &session), || {
+    call_bare(py, Some(Answer::Exists), Kind::Session, || {
         bare::distinct_list_set_up(&session.0, duration.0)
     })
 }
@@ -187,7 +185,7 @@ pub(crate) fn distinct_list_set_up(
 #[pyfunction]
 #[pyo3(text_signature = "(session, key)")]
 pub(crate) fn distinct_list_insert(py: Python<'_>, session: Name, key: Name) -> PyResult<bool> {
-    call_bare(py, Some(Answer::Duplicate), (Kind::Session, &session), || {
+    call_bare(py, Some(Answer::Duplicate), Kind::Session, || {
         bare::distinct_list_insert(&session.0, &key.0)
     })
 }
@@ -198,7 +196,7 @@ pub(crate) fn distinct_list_insert(py: Python<'_>, session: Name, key: Name) -> 
 #[pyfunction]
 #[pyo3(text_signature = "(session)")]
 pub(crate) fn distinct_list_tear_down(py: Python<'_>, session: Name) -> PyResult<bool> {
-    call_bare(py, Some(Answer::NotFound), (Kind::Session, &session), || {
+    call_bare(py, Some(Answer::NotFound), Kind::Session, || {
         bare::distinct_list_tear_down(&session.0)
     })
 }
@@ -237,11 +235,11 @@ impl Drop for Acquired<'_> {
 fn call_bare(
     py: Python<'_>,
     no: Option<Answer>,
-    subject: (Kind, &Name),
+    kind: Kind,
     body: impl FnOnce() -> Result<Report> + Send,
 ) -> PyResult<bool> {
     let report = call(py, || Ok(body()))?;
-    done_or(py, report, no, subject)
+    done_or(py, report, no, kind)
 }
 
 /// True for success, False for the expected negative answer of this function, and an exception for
@@ -250,13 +248,12 @@ fn done_or(
     py: Python<'_>,
     report: Result<Report>,
     no: Option<Answer>,
-    (kind, name): (Kind, &Name),
+    kind: Kind,
 ) -> PyResult<bool> {
-    let subject = || Subject::of_default(kind, &name.0).map_err(|error| raise_core(py, &error));
     let report = report.unwrap_or_else(Report::from);
     match report.answer() {
         Answer::Ok => Ok(true),
         answer if Some(answer) == no => Ok(false),
-        _ => Err(subject()?.reported(py, &report)),
+        _ => Err(raise_report(py, kind, &report)),
     }
 }

@@ -49,8 +49,7 @@ impl Counter {
     pub(crate) fn new(py: Python<'_>, client: &Arc<SharedClient>, key: &Name) -> PyResult<Counter> {
         let fail = |error| creation_error(py, client, "counter", key, &error);
         let core = client.core.counter(&key.0).map_err(fail)?;
-        let item = client.core.keys().exact(&key.0).map_err(fail)?;
-        let subject = Subject::new(client, Kind::Counter, key, &item);
+        let subject = Subject::new(client, Kind::Counter, key, core.subject());
         Ok(Counter { core, client: Arc::clone(client), subject })
     }
 }

@@ -10,7 +10,7 @@ use pyo3::types::{PyBytes, PyIterator, PyString};
 
 use crate::args::{Name, Seconds, text};
 use crate::shared_client::SharedClient;
-use crate::subject::{Kind, Subject};
+use crate::subject::{Kind, Subject, creation_error};
 
 /// The number of keys that insert_many() sends in one call of the core: one batch of the core.
 const BATCH: usize = 1000;
@@ -44,10 +44,11 @@ impl DistinctList {
         session: &Name,
         duration: Seconds,
     ) -> PyResult<DistinctList> {
-        let key = client.core.keys().session(&session.0);
-        let subject = Subject::new(client, Kind::Session, session, &key);
+        let list = client.core.distinct_list(&session.0);
+        let mut list =
+            list.map_err(|error| creation_error(py, client, "distinct list", session, &error))?;
+        let subject = Subject::new(client, Kind::Session, session, list.subject());
         let (core, set_up) = subject.call(py, || {
-            let mut list = client.core.distinct_list(&session.0)?;
             let set_up = list.set_up(duration.0)?;
             Ok((list, set_up))
         })?;

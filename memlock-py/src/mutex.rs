@@ -62,9 +62,10 @@ impl Mutex {
         renew: Option<Renew>,
     ) -> PyResult<Mutex> {
         let core = client.core.mutex(&name.0, lease.0);
+        let core = core.map_err(|error| creation_error(py, client, "lock", name, &error))?;
         Ok(Mutex {
-            core: core.map_err(|error| creation_error(py, client, "mutex", name, &error))?,
-            subject: Subject::new(client, Kind::Mutex, name, &client.core.keys().lock(&name.0)),
+            subject: Subject::new(client, Kind::Mutex, name, core.subject()),
+            core,
             client: Arc::clone(client),
             lease: lease.0,
             timeout: timeout.map(|timeout| timeout.0),

@@ -102,14 +102,10 @@ impl Semaphore {
                 .map(|core| core.with_mismatch(mismatch.0)),
             None => client.core.open_semaphore(&name.0, lease.0),
         };
+        let core = core.map_err(|error| creation_error(py, client, "semaphore", name, &error))?;
         Ok(Semaphore {
-            core: core.map_err(|error| creation_error(py, client, "semaphore", name, &error))?,
-            subject: Subject::new(
-                client,
-                Kind::Semaphore,
-                name,
-                &client.core.keys().semaphore(&name.0),
-            ),
+            subject: Subject::new(client, Kind::Semaphore, name, core.subject()),
+            core,
             client: Arc::clone(client),
             permits,
             lease: lease.0,

@@ -3,8 +3,7 @@
 
 use std::sync::Arc;
 
-use memlock_core::name::Key;
-use memlock_core::store::{Route, without_password};
+use memlock_core::store::without_password;
 use memlock_core::{Client, bare};
 use pyo3::prelude::*;
 
@@ -25,17 +24,6 @@ impl SharedClient {
         CLIENTS.add(py, Arc::downgrade(&client));
         client
     }
-
-    /// The server of this key; for a client without servers, the name of its store.
-    pub(crate) fn server(&self, key: &Key) -> Box<str> {
-        server(&self.core, key)
-    }
-}
-
-/// The server of this key; for a client without servers, the name of its store.
-pub(crate) fn server(core: &Client, key: &Key) -> Box<str> {
-    let place = core.server_of(Route::of(key));
-    core.nodes().into_iter().nth(place).map_or_else(Box::default, |node| node.name.into())
 }
 
 /// Ends the waits that are in progress, of all clients and the default client, in all threads.

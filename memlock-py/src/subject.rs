@@ -1,19 +1,17 @@
-//! The subject of a call: a mutex, a semaphore, a counter or a session, and its server. Every
-//! exception that concerns a subject names both.
+//! The subject of a call: a lock, a semaphore, a counter or a distinct list. Every exception that
+//! concerns a subject names it, and its server.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use memlock_core::name::Key;
 use memlock_core::store::has_secret_url;
-use memlock_core::{Answer, Cancel, Error, Extension, Release, Report, Result, Wait, bare};
+use memlock_core::{Answer, Cancel, Error, Extension, Release, Report, Result, Wait};
 use pyo3::prelude::*;
 
 use crate::args::Name;
 use crate::call;
 use crate::error::{Special, raise, raise_core, raise_special};
-use crate::shared_client::{SharedClient, server};
+use crate::shared_client::SharedClient;
 
 /// The kind of a subject.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -24,32 +22,24 @@ pub(crate) enum Kind {
     Session,
 }
 
-/// A mutex, semaphore, counter or session, and its server.
+/// A lock, a semaphore, a counter or a distinct list.
 #[derive(Clone)]
 pub(crate) struct Subject {
     kind: Kind,
     pub(crate) name: Box<str>,
-    server: Box<str>,
-    /// `None` for the default client, which is never closed.
-    client: Option<Arc<SharedClient>>,
+    core: memlock_core::Subject,
+    client: Arc<SharedClient>,
 }
 
 impl Subject {
-    pub(crate) fn new(client: &Arc<SharedClient>, kind: Kind, name: &Name, key: &Key) -> Subject {
-        let server = client.server(key);
-        Subject { kind, name: display_name(&name.0), server, client: Some(Arc::clone(client)) }
-    }
-
-    /// A subject of the default client.
-    pub(crate) fn of_default(kind: Kind, name: &[u8]) -> Result<Subject> {
-        let core = bare::default_client()?;
-        let keys = core.keys();
-        let key = match kind {
-            Kind::Mutex => keys.lock(name),
-            Kind::Session => keys.session(name),
-            Kind::Semaphore | Kind::Counter => keys.semaphore(name),
-        };
-        Ok(Subject { kind, name: display_name(name), server: server(core, &key), client: None })
+    pub(crate) fn new(
+        client: &Arc<SharedClient>,
+        kind: Kind,
+        name: &Name,
+        core: memlock_core::Subject,
+    ) -> Subject {
+        let name = String::from_utf8_lossy(&name.0).into();
+        Subject { kind, name, core, client: Arc::clone(client) }
     }
 
     /// Runs a call of the core with the GIL released, unless the client is closed.
@@ -104,38 +94,30 @@ impl Subject {
 
     /// Raises ClientClosed if the client is closed.
     pub(crate) fn check_open(&self, py: Python<'_>) -> PyResult<()> {
-        match &self.client {
-            Some(client) if client.core.is_closed() => {
-                let sentence =
-                    format!("{self}: the client is closed: make another by memlock.connect().");
-                Err(raise_special(py, Special::ClientClosed, sentence))
-            }
-            _ => Ok(()),
+        if !self.client.core.is_closed() {
+            return Ok(());
         }
+        let sentence =
+            format!("The {}: the client is closed: make another by memlock.connect().", self.core);
+        Err(raise_special(py, Special::ClientClosed, sentence))
     }
 
     /// The exception of a failure in the core.
     pub(crate) fn failed(&self, py: Python<'_>, error: &Error) -> PyErr {
-        self.reported(py, &Report::new(error.kind().answer(), error.to_string()))
+        self.reported(py, &error.clone().into())
     }
 
     /// The exception of an answer with its message.
     pub(crate) fn reported(&self, py: Python<'_>, report: &Report) -> PyErr {
-        let message = report.sentence();
-        // Most messages name the subject themselves.
-        let names = [format!(":{}", self.name), format!("\"{}\"", self.name)];
-        let is_named =
-            names.iter().any(|name| message.contains(name)) && message.contains(&*self.server);
-        let sentence = if is_named { message.into_owned() } else { format!("{self}: {message}") };
-        match (report.answer(), self.not_found_exception()) {
-            (Answer::NotFound, Some(special)) => raise_special(py, special, sentence),
-            (answer, _) => raise(py, answer, sentence),
+        match report.subject() {
+            Some(_) => raise_report(py, self.kind, report),
+            None => self.raise(py, report.answer(), &report.sentence()),
         }
     }
 
     /// The exception of an answer, with a message about the subject.
     pub(crate) fn raise(&self, py: Python<'_>, answer: Answer, message: &str) -> PyErr {
-        raise(py, answer, format!("{self}: {message}"))
+        raise(py, answer, format!("The {}: {message}", self.core))
     }
 
     /// The exception of an answer, with the general description of the answer.
@@ -164,22 +146,10 @@ impl Subject {
     /// The exception for a subject that does not exist.
     pub(crate) fn not_found(&self, py: Python<'_>) -> PyErr {
         let sentence = format!(
-            "{self} does not exist: it was never set up, has expired or was torn down. Set it up \
-             first."
+            "There is no {}: it was never set up, has expired or was torn down. Set it up first.",
+            self.core
         );
-        match self.not_found_exception() {
-            Some(special) => raise_special(py, special, sentence),
-            None => raise(py, Answer::NotFound, sentence),
-        }
-    }
-
-    fn not_found_exception(&self) -> Option<Special> {
-        match self.kind {
-            Kind::Semaphore => Some(Special::SemaphoreNotFound),
-            Kind::Counter => Some(Special::CounterNotFound),
-            Kind::Session => Some(Special::SessionNotFound),
-            Kind::Mutex => None,
-        }
+        raise_report(py, self.kind, &Report::new(Answer::NotFound, sentence))
     }
 
     /// Raises the exception of release() for this outcome.
@@ -203,26 +173,19 @@ impl Subject {
     /// The exception of a `with` statement whose timeout expired; `report` is that of the wait. A
     /// single attempt timed out, too.
     pub(crate) fn timed_out(&self, py: Python<'_>, report: &Report) -> PyErr {
-        self.reported(py, &Report::new(Answer::TimedOut, report.sentence()))
+        self.reported(py, &report.clone().as_answer(Answer::TimedOut))
     }
 }
 
-impl fmt::Display for Subject {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = match self.kind {
-            Kind::Mutex => "The mutex",
-            Kind::Semaphore => "The semaphore",
-            Kind::Counter => "The counter",
-            Kind::Session => "The session",
-        };
-        write!(f, "{kind} \"{}\" on {}", self.name, self.server)
-    }
-}
-
-/// Also of a name that is about to be refused.
-fn display_name(name: &[u8]) -> Box<str> {
-    let name = String::from_utf8_lossy(name);
-    if has_secret_url(&name) { "***".into() } else { name.into() }
+/// The exception of an answer whose sentence needs no addition.
+pub(crate) fn raise_report(py: Python<'_>, kind: Kind, report: &Report) -> PyErr {
+    let special = match (report.answer(), kind) {
+        (Answer::NotFound, Kind::Semaphore) => Special::SemaphoreNotFound,
+        (Answer::NotFound, Kind::Counter) => Special::CounterNotFound,
+        (Answer::NotFound, Kind::Session) => Special::SessionNotFound,
+        (answer, _) => return raise(py, answer, report.sentence()),
+    };
+    raise_special(py, special, report.sentence())
 }
 
 /// The exception for an object that cannot be made, and so has no subject yet.
@@ -233,10 +196,11 @@ pub(crate) fn creation_error(
     name: &Name,
     error: &Error,
 ) -> PyErr {
-    let name = display_name(&name.0);
-    let error = raise_core(py, error);
-    let kind = error.get_type(py);
+    if error.subject().is_some() {
+        return raise_core(py, error);
+    }
+    let name = String::from_utf8_lossy(&name.0);
+    let name = if has_secret_url(&name) { "***" } else { &*name };
     let server = client.shown_url.split('?').next().unwrap_or_default();
-    let sentence = format!("The {what} \"{name:.100}\" on {server}: {}", error.value(py));
-    PyErr::from_type(kind, (sentence,))
+    raise(py, error.kind().answer(), format!("The {what} \"{name:.100}\" on {server}: {error}"))
 }

@@ -81,7 +81,7 @@ static void what_is_held_ends_with_its_duration(void) {
 static void a_lock_that_the_server_has_lost_can_be_locked_anew(void) {
     ANSWERS(MEMLOCK_OK, mutex_lock("forgotten", 30));
     ANSWERS(MEMLOCK_DEADLOCK, mutex_lock("forgotten", 30));
-    SAYS("lock:forgotten");
+    SAYS("the lock \"forgotten\" on memcached at");
     ANSWERS(MEMLOCK_BUSY, mutex_lock_nonblock("forgotten", 30));
     CHECK(plain_delete("lock:forgotten"));
     ANSWERS(MEMLOCK_OK, mutex_lock("forgotten", 30));

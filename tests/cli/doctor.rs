@@ -116,7 +116,7 @@ fn a_server_without_room_for_a_lock_or_for_its_queue_is_not_one_without_wake_ups
         |key: &u32| plain.command(&format!("set filler{key} 0 0 150\r\n{value}")) == "STORED";
     assert!((0..).take_while(&mut store).count() > 1000);
     for (filler, message) in
-        ["Locking lock:", "Storing the queue of waiters for lock:"].iter().enumerate()
+        ["Locking the lock", "Storing the queue of waiters for the lock"].iter().enumerate()
     {
         let locks = judged(&server.url(), &[], "locks", (2, "bad"));
         let said = locks["said"].as_str().unwrap();

@@ -200,8 +200,11 @@ fn what_lives_on_a_server_that_is_up_is_shown_though_another_one_is_down() {
     let said = says(&["show", &name]);
     assert!(said.out.contains("held") && !said.out.contains("semaphore"), "{said:?}");
     assert_eq!(said.err.lines().count(), 2, "{said:?}");
-    for what in ["Looking at semaphore", "Reading list"] {
-        assert!(said.err.contains(&format!("memlock: {what}:{name}: memcached at ")), "{said:?}");
+    for what in ["Looking at the semaphore", "Reading the distinct list"] {
+        assert!(
+            said.err.contains(&format!("memlock: {what} {name:?} on memcached at ")),
+            "{said:?}"
+        );
     }
     let shown = says(&["show", &name, "--json"]).json();
     assert_eq!((&shown["lock"]["held"], &shown["semaphore"]), (&true.into(), &Value::Null));

@@ -54,7 +54,11 @@ pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> 
 /// A report about a mutex of which this thread holds no lock.
 fn about(name: &[u8], answer: Answer, text: &str) -> Report {
     match existing_client().map(|client| client.mutex(name, MIN_LEASE)) {
-        Some(Ok(mutex)) => Report::new(answer, format!("The {} {text}.", mutex.subject())),
+        Some(Ok(mutex)) => {
+            let subject = mutex.subject();
+            let text = format!("The {subject} {text}.");
+            Report::naming(subject, answer, text)
+        }
         _ => answer.into(),
     }
 }

@@ -82,10 +82,11 @@ pub fn semaphore_release(name: &[u8]) -> Result<Report> {
         drop(holding);
         let text = "is held by this process: it acquired none, or has released them";
         return Ok(match existing_client().map(|client| client.open_semaphore(name, NO_LEASE)) {
-            Some(Ok(semaphore)) => Report::new(
-                Answer::NotHeld,
-                format!("No permit of the {} {text}.", semaphore.subject()),
-            ),
+            Some(Ok(semaphore)) => {
+                let subject = semaphore.subject();
+                let text = format!("No permit of the {subject} {text}.");
+                Report::naming(subject, Answer::NotHeld, text)
+            }
             _ => Answer::NotHeld.into(),
         });
     };

@@ -8,6 +8,8 @@
 use std::ffi::CStr;
 use std::fmt;
 
+use crate::subject::Subject;
+
 /// Every answer of memlock, in every language. The numbers are the C library's return codes: they
 /// are fixed, and the number of a withdrawn answer is never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -163,24 +165,49 @@ impl ErrorKind {
     }
 }
 
-/// A failure: its kind, and a complete sentence that states what happened and what to do.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
+/// A failure: its kind, a complete sentence that states what happened and what to do, and what it is
+/// about, if that is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     kind: ErrorKind,
-    message: String,
-    is_crowded: bool,
+    sentence: String,
+    /// What precedes the sentence: the server, or what was done with the subject.
+    before: Option<Box<str>>,
+    subject: Option<Box<Subject>>,
+    nature: Nature,
+}
+
+/// What a store knows of a failure beyond its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Nature {
+    Usual,
+    /// Too many clients do the same: a server refuses a connection because it has as many as it takes.
+    Crowded,
+    /// The server did not answer in time.
+    Silent,
 }
 
 impl Error {
     /// A failure of this kind, with a sentence for the reader of the log.
-    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Error {
-        Error { kind, message: message.into(), is_crowded: false }
+    pub fn new(kind: ErrorKind, sentence: impl Into<String>) -> Error {
+        let (before, subject, nature) = (None, None, Nature::Usual);
+        Error { kind, sentence: sentence.into(), before, subject, nature }
     }
 
     /// The kind of failure.
     pub fn kind(&self) -> ErrorKind {
         self.kind
+    }
+
+    /// What the failure is about. If it is known, the message names it.
+    pub fn subject(&self) -> Option<&Subject> {
+        self.subject.as_deref()
+    }
+
+    /// What happened, without what it is about.
+    #[allow(dead_code, reason = "not every store has tools")]
+    pub(crate) fn sentence(&self) -> &str {
+        &self.sentence
     }
 
     /// Whether the failure may be temporary: an unreachable server, or an outcome that could not be
@@ -189,15 +216,25 @@ impl Error {
         matches!(self.kind, ErrorKind::Unreachable | ErrorKind::Unknown)
     }
 
-    /// Too many clients do the same: a server refuses a connection because it has as many as it takes.
     #[allow(dead_code, reason = "not every store is on servers")]
-    pub(crate) fn crowded(message: impl Into<String>) -> Error {
-        Error { is_crowded: true, ..Error::new(ErrorKind::Unreachable, message) }
+    pub(crate) fn crowded(sentence: impl Into<String>) -> Error {
+        Error { nature: Nature::Crowded, ..Error::new(ErrorKind::Unreachable, sentence) }
+    }
+
+    #[allow(dead_code, reason = "not every store is on servers")]
+    pub(crate) fn silent(kind: ErrorKind, sentence: impl Into<String>) -> Error {
+        Error { nature: Nature::Silent, ..Error::new(kind, sentence) }
     }
 
     /// Whether it is of too many clients that do the same, and will come to an end.
     pub(crate) fn is_crowded(&self) -> bool {
-        self.is_crowded
+        self.nature == Nature::Crowded
+    }
+
+    /// Whether the server did not answer in time, as opposed to a connection that ended.
+    #[allow(dead_code, reason = "not every store is on servers")]
+    pub(crate) fn is_silence(&self) -> bool {
+        self.nature == Nature::Silent
     }
 
     /// The error of a step on a lock or a semaphore (`what`) whose outcome could not be resolved.
@@ -205,13 +242,11 @@ impl Error {
     pub(crate) fn unresolved(error: Option<Error>, what: &str) -> Error {
         match error {
             Some(error) if !error.is_outage() => error,
-            Some(error) => Error::new(
-                ErrorKind::Unknown,
+            Some(error) => error.told_as(ErrorKind::Unknown, |why| {
                 format!(
-                    "The request was sent, and neither its reply nor the {what} could be read \
-                     ({error})"
-                ),
-            ),
+                    "The request was sent, and neither its reply nor the {what} could be read ({why})"
+                )
+            }),
             None => Error::new(
                 ErrorKind::Unknown,
                 format!("Other clients change the {what} faster than it can be read."),
@@ -225,24 +260,66 @@ impl Error {
         if in_doubt { Error::unresolved(Some(self), what) } else { self }
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Error {
-        Error::new(ErrorKind::Invalid, message)
+    pub(crate) fn invalid(sentence: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Invalid, sentence)
     }
 
-    pub(crate) fn config(message: impl Into<String>) -> Error {
-        Error::new(ErrorKind::Config, message)
+    pub(crate) fn config(sentence: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Config, sentence)
     }
 
-    pub(crate) fn protocol(message: impl Into<String>) -> Error {
-        Error::new(ErrorKind::Protocol, message)
+    pub(crate) fn protocol(sentence: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Protocol, sentence)
     }
 
-    /// Prepends the operation, so that the message states what was being done.
-    pub(crate) fn during(mut self, operation: impl fmt::Display) -> Error {
-        self.message = format!("{operation}: {}", self.message);
+    /// The same failure, of another kind.
+    pub(crate) fn of_kind(self, kind: ErrorKind) -> Error {
+        Error { kind, ..self }
+    }
+
+    /// The same failure, told by another sentence, which may contain the first.
+    pub(crate) fn told_as(self, kind: ErrorKind, tell: impl FnOnce(&str) -> String) -> Error {
+        Error { kind, sentence: tell(&self.sentence), ..self }
+    }
+
+    /// Prepends the operation, so that the sentence states what was being done.
+    pub(crate) fn during(self, operation: impl fmt::Display) -> Error {
+        let kind = self.kind;
+        self.told_as(kind, |sentence| format!("{operation}: {sentence}"))
+    }
+
+    /// Names the server that failed, unless it is named already.
+    pub(crate) fn at(mut self, server: impl fmt::Display) -> Error {
+        self.before.get_or_insert_with(|| server.to_string().into());
         self
     }
+
+    /// Names what the failure is about, unless it is named already. `doing`: what was being done, such
+    /// as `Locking`.
+    pub(crate) fn about(mut self, doing: &str, subject: Subject) -> Error {
+        if self.subject.is_none() {
+            self.before = Some(format!("{doing} the {subject}").into());
+            self.subject = Some(Box::new(subject));
+        }
+        self
+    }
+
+    /// What the sentence names.
+    pub(crate) fn naming(self, subject: Subject) -> Error {
+        Error { subject: Some(Box::new(subject)), ..self }
+    }
 }
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.before {
+            Some(before) => write!(f, "{before}: {}", self.sentence),
+            None => f.write_str(&self.sentence),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
 
 /// A result whose failure is a memlock [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;

@@ -24,6 +24,7 @@ use crate::lease::Lease;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::report::Report;
+use crate::subject::Subject;
 use crate::target::Target;
 use crate::wait_id::WaitId;
 
@@ -94,8 +95,10 @@ pub(crate) trait Kind: Sized + Send + Sync {
 
     fn target(&self) -> &Target;
     fn target_mut(&mut self) -> &mut Target;
-    /// The subject of messages.
-    fn subject(&self) -> String;
+    /// What is held of the subject, for messages.
+    fn what(&self, subject: &Subject) -> String {
+        subject.to_string()
+    }
     /// Adds fields to the debug output, after the key.
     fn debug(&self, debug: &mut fmt::DebugStruct<'_, '_>);
 
@@ -172,7 +175,7 @@ impl<K: Kind> LeaseGuard<K> {
             now: self.kind.target().now(),
             loss: None,
         };
-        ended(answer.into(), || self.kind.subject(), state)
+        ended(answer.into(), self.kind.target(), |subject| self.kind.what(subject), state)
     }
 
     /// The time for which the lock is guaranteed to be held, unless the server loses it; zero if it
@@ -294,7 +297,7 @@ impl<K: Kind> LeaseGuard<K> {
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol): the lease may or may not have been
     /// extended; rely on the shorter of the two leases, as [`LeaseGuard::remaining`] does.
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
-        let lease = self.kind.target().context.guarantees().lease(lease)?;
+        let lease = self.kind.target().lease(EXTENDING, lease)?;
         if !self.is_ours_to_use() {
             return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
         }
@@ -311,8 +314,8 @@ impl<K: Kind> LeaseGuard<K> {
                 Ok(Extension::Lost)
             }
             Err(error) => {
-                let error = if self.release_in_doubt { after_release(&error) } else { error };
-                Err(self.kind.target().said("Extending", error))
+                let error = if self.release_in_doubt { after_release(error) } else { error };
+                Err(self.kind.target().said(EXTENDING, error))
             }
         }
     }
@@ -422,26 +425,31 @@ impl<K: Kind> LeaseGuard<K> {
 
 /// The error of an extension after a release whose outcome is not known.
 #[cold]
-fn after_release(error: &Error) -> Error {
-    Error::new(
-        error.kind(),
+fn after_release(error: Error) -> Error {
+    let kind = error.kind();
+    error.told_as(kind, |why| {
         format!(
-            "{error} An earlier release of it may still be carried out: if a transaction releases it, end \
+            "{why} An earlier release of it may still be carried out: if a transaction releases it, end \
              the transaction first."
-        ),
-    )
+        )
+    })
 }
+
+/// The operation, for messages.
+const EXTENDING: &str = "Extending the lease of";
+
+/// Why there is no statement that releases.
+pub(super) const NOTHING_TO_RELEASE: &str = "Nothing is held that a transaction could release.";
 
 #[cold]
 fn no_release_sql(target: &Target, releasing: &str, is_held: bool) -> Error {
     let error = if is_held {
-        Error::config(format!(
-            "It is on {}, and only a lock on PostgreSQL or MySQL can be released in a transaction: \
-             release it after the commit.",
-            target.server()
-        ))
+        Error::config(
+            "Only a lock on PostgreSQL or MySQL can be released in a transaction: release it after the \
+             commit.",
+        )
     } else {
-        Error::invalid("Nothing is held that a transaction could release.")
+        Error::invalid(NOTHING_TO_RELEASE)
     };
     target.said(releasing, error)
 }

@@ -48,6 +48,7 @@ struct OrphanedGrant {
     reaper: &'static Reaper,
     /// Not the target, which would keep the client alive that owns this list.
     key: Key,
+    kind: &'static str,
     token: Token,
     /// By this time the grant has expired on the server.
     until: Moment,
@@ -79,14 +80,14 @@ impl Orphans {
 /// Remembers a possible grant to this token, to reap it later. `until`: when the grant
 /// has expired on the server.
 pub(crate) fn remember(target: &Target, reaper: &'static Reaper, token: Token, until: Moment) {
-    let key = target.key.clone();
+    let (key, kind) = (target.key.clone(), target.kind());
     log::info!(
-        "What was asked for of {key} may be left behind on its server; it is taken off at the next \
-         contact."
+        "What was asked for of the {} may be left behind there; it is taken off at the next contact.",
+        target.subject()
     );
     let orphans = Orphans::of(&target.context);
     let next_try = target.now();
-    let orphan = OrphanedGrant { reaper, key, token, until, next_try, pause: PAUSE };
+    let orphan = OrphanedGrant { reaper, key, kind, token, until, next_try, pause: PAUSE };
     orphans.put(orphans.list(), std::iter::once(orphan));
 }
 
@@ -117,12 +118,12 @@ pub(crate) fn reap(target: &Target) {
     while let Some(mut orphan) = due.next() {
         // A request whose grant is not found may still be under way, so only a removed grant is
         // forgotten.
-        let OrphanedGrant { reaper, ref key, token, .. } = orphan;
-        let target = Target::new(context.clone(), key.clone()).for_drop();
+        let OrphanedGrant { reaper, ref key, kind, token, .. } = orphan;
+        let target = Target::new(context.clone(), kind, key.clone()).for_drop();
         let found = (reaper.reap)(&target, token);
         let reaped = matches!(found, Ok(true));
         if reaped {
-            log::debug!("What was left behind of {} was taken off.", target.key);
+            log::debug!("What was left behind of the {} was taken off.", target.subject());
             (reaper.wake_next)(&target);
         }
         let after = context.clock().now();

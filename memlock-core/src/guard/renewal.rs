@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use super::sentences::{LeaseState, ended};
 use crate::error::{Answer, Error, Result};
-use crate::guard::lease_guard::LeaseGuard;
+use crate::guard::lease_guard::{LeaseGuard, NOTHING_TO_RELEASE};
 use crate::guard::outcome::{Loss, Release};
 use crate::report::Report;
 use crate::thread::Signal;
@@ -69,7 +69,7 @@ impl Renewal {
         let entry = Arc::new(RenewalEntry {
             process: held.process(),
             fence: held.fence(),
-            subject: held.subject(),
+            what: held.what(),
             lease,
             server,
             state: Mutex::new(RenewalState {
@@ -115,7 +115,7 @@ impl Renewal {
 
     /// A message about the outcome of a release: what it concerns, and why it was lost.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
-        let RenewalEntry { target, lease, subject, .. } = &*self.entry;
+        let RenewalEntry { target, lease, what, .. } = &*self.entry;
         let state = || LeaseState {
             ours: self.entry.is_ours(),
             lease: *lease,
@@ -123,7 +123,7 @@ impl Renewal {
             now: target.now(),
             loss: self.entry.loss(),
         };
-        ended(answer.into(), || subject.clone(), state)
+        ended(answer.into(), target, |_| what.clone(), state)
     }
 
     /// Whether the lock is guaranteed to be held, unless the server has lost it since the last
@@ -246,7 +246,7 @@ impl Renewal {
     /// # Errors
     /// As for that method.
     pub fn release_sql(&self) -> Result<String> {
-        let nothing = || Error::invalid("Nothing is held that a transaction could release.");
+        let nothing = || self.entry.target.said("Releasing", Error::invalid(NOTHING_TO_RELEASE));
         if !self.entry.is_ours() {
             return Err(nothing());
         }

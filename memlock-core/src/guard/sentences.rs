@@ -7,6 +7,8 @@ use super::outcome::Loss;
 use crate::clock::Moment;
 use crate::error::Answer;
 use crate::report::{Report, brief};
+use crate::subject::Subject;
+use crate::target::Target;
 
 /// What is known of a lock or a permit that is, or was, held.
 pub(crate) struct LeaseState {
@@ -20,16 +22,18 @@ pub(crate) struct LeaseState {
     pub(crate) loss: Option<Loss>,
 }
 
-/// The report on a release, an extension or a check.
+/// The report on a release, an extension or a check. `what`: what is held of the target, for messages.
 pub(crate) fn ended(
     answer: Answer,
-    what: impl FnOnce() -> String,
+    target: &Target,
+    what: impl FnOnce(&Subject) -> String,
     state: impl FnOnce() -> LeaseState,
 ) -> Report {
     if answer == Answer::Ok {
         return answer.into();
     }
-    let (what, state) = (what(), state());
+    let (subject, state) = (target.subject(), state());
+    let what = what(&subject);
     let lease = brief(state.lease);
     let sentence = match answer {
         Answer::NotHeld if state.ours => format!("The {what} is not held: it was released before."),
@@ -61,7 +65,7 @@ pub(crate) fn ended(
         Answer::TimedOut => format!("The {what} was not lost before the limit of the wait passed."),
         other => return other.into(),
     };
-    Report::new(answer, sentence)
+    Report::naming(subject, answer, sentence)
 }
 
 /// Why a lock or permit is lost before its lease has expired.

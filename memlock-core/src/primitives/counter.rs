@@ -29,8 +29,9 @@ use crate::context::Context;
 use crate::error::{Answer, Error, ErrorKind, Result};
 use crate::name::Key;
 use crate::primitives::first_try;
-use crate::report::{self, ObservedHolder, Report, Subject};
+use crate::report::{self, ObservedHolder, Report};
 use crate::store::{Expiry, Item, Op, Reply, Returns};
+use crate::subject::Subject;
 use crate::target::Target;
 use crate::wait::entries::Request;
 use crate::wait::local::LocalWaiters;
@@ -42,8 +43,8 @@ use crate::wait_id::WaitId;
 /// The error of a release of which the server may have carried out a part: the queue may have been
 /// what it refused.
 #[cold]
-fn in_doubt(error: &Error) -> Error {
-    Error::new(ErrorKind::Unknown, format!("Whether it was released is not known: {error}"))
+fn in_doubt(error: Error) -> Error {
+    error.told_as(ErrorKind::Unknown, |why| format!("Whether it was released is not known: {why}"))
 }
 
 /// A counter, identified by its item's key. The handle can be used from any number of threads at
@@ -60,7 +61,7 @@ fn local_waiters(context: &Context) -> &LocalWaiters<(), ()> {
 
 impl Counter {
     pub(crate) fn new(context: Context, key: Key) -> Counter {
-        Counter { target: Target::new(context, key) }
+        Counter { target: Target::new(context, "counter", key) }
     }
 
     /// Creates the item with this number of free permits, to be stored forever. False if the item
@@ -95,7 +96,7 @@ impl Counter {
     /// As [`Counter::try_acquire`].
     pub fn acquire_retrying(&self, wait: &Wait<'_>) -> Result<Waited<()>> {
         let waited = poll(&self.target.context, self.target.route, wait, || self.take());
-        waited.map_err(|error| self.said("Acquiring", error))
+        waited.map_err(|error| self.said("Acquiring a permit of", error))
     }
 
     /// Waits in a queue for one permit, by priority, and among equals in the order of arrival. A
@@ -108,27 +109,35 @@ impl Counter {
         let local = local_waiters(&self.target.context);
         let mut attempt = Attempt { counter: self, priority, unproven: false };
         let waited = first_try::acquire(&mut attempt, wait, &self.target, local);
-        waited.map_err(|error| self.said("Acquiring", error))
+        waited.map_err(|error| self.said("Acquiring a permit of", error))
+    }
+
+    /// The counter, as errors and reports name it.
+    pub fn subject(&self) -> Subject {
+        self.target.subject()
     }
 
     /// Reports that there is no such item: [`Answer::NotFound`] with a sentence.
     pub fn report_not_found(&self) -> Report {
-        let text = format!("There is no {}: set it up with the number of permits.", self.subject());
-        Report::new(Answer::NotFound, text)
+        let subject = self.target.subject();
+        let text = format!("There is no {subject}: set it up with the number of permits.");
+        Report::naming(subject, Answer::NotFound, text)
     }
 
     /// Reports that there was such an item already: [`Answer::Exists`] with a sentence.
     pub fn report_exists(&self) -> Report {
-        let text = format!("The {} was already set up; it is unchanged.", self.subject());
-        Report::new(Answer::Exists, text)
+        let subject = self.target.subject();
+        let text = format!("The {subject} was already set up; it is unchanged.");
+        Report::naming(subject, Answer::Exists, text)
     }
 
     /// Reports how a wait for a permit ended, with a sentence that names the counter.
     pub fn report(&self, waited: Waited<()>, wait: &Wait<'_>) -> Report {
-        let subject = self.subject();
+        let subject = self.target.subject();
         let Err(answer) = waited.into_result() else { return Answer::Ok.into() };
         let busy = || format!("The {subject} has no free permit");
         report::refused(
+            &subject,
             answer,
             wait.limit(),
             format_args!("a permit of the {subject}"),
@@ -148,12 +157,12 @@ impl Counter {
         let ops = [Op::Increment { key: &self.target.key, by: 1, initial: None }, Op::get(&queue)];
         let replies = self.target.run(&ops).map_err(|failure| {
             let is_told = !failure.sent || failure.error.kind() == ErrorKind::Unknown;
-            let error = if is_told { failure.error } else { in_doubt(&failure.error) };
-            self.said("Releasing", error)
+            let error = if is_told { failure.error } else { in_doubt(failure.error) };
+            self.said("Releasing a permit of", error)
         })?;
         let mut replies = replies.into_iter();
         let Some(Reply::Number(free)) = replies.next() else {
-            return Err(self.said("Releasing", self.missing()));
+            return Err(self.missing());
         };
         let local = local_waiters(&self.target.context);
         let handed = match replies.next() {
@@ -220,20 +229,12 @@ impl Counter {
     fn number(&self, item: &Item) -> Result<u64> {
         // `decr` leaves spaces where a number became shorter.
         let text = std::str::from_utf8(&item.value).ok().map(str::trim_end);
-        text.and_then(|text| text.parse().ok()).ok_or_else(|| {
-            Error::protocol(format!(
-                "The item {} is not a decimal number of free permits.",
-                self.target.key
-            ))
-        })
+        text.and_then(|text| text.parse().ok())
+            .ok_or_else(|| Error::protocol("Its item is not a decimal number of free permits."))
     }
 
     fn missing(&self) -> Error {
-        Error::new(ErrorKind::NotFound, self.report_not_found().to_string())
-    }
-
-    fn subject(&self) -> Subject<'_> {
-        Subject { kind: "counter", target: &self.target }
+        self.report_not_found().into_error(ErrorKind::NotFound)
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {

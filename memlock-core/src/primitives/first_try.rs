@@ -55,11 +55,8 @@ pub(super) fn acquire<G: Acquire>(
     }
     let start = Start { began, deadline, known, first };
     if start.first.is_ok() && would_wait_for_itself(acquire, wait, target) {
-        let text = format!(
-            "What it needs on {} is held by the caller itself, which would wait for itself: release \
-             that first, or limit the wait.",
-            target.server()
-        );
+        let text = "This thread holds it already, and would wait for itself: release it first, or limit the \
+                    wait.";
         return Err(Error::new(ErrorKind::Deadlock, text));
     }
     wait::run(acquire, wait, target, local, &interruption, start)

@@ -302,9 +302,7 @@ impl Failure {
     pub(crate) fn behind(self, has_changed: bool) -> Failure {
         let sent = self.sent || has_changed;
         let error = match self.error.kind() {
-            ErrorKind::Unreachable if sent => {
-                Error::new(ErrorKind::Unknown, self.error.to_string())
-            }
+            ErrorKind::Unreachable if sent => self.error.of_kind(ErrorKind::Unknown),
             _ => self.error,
         };
         Failure { error, sent }
@@ -313,7 +311,7 @@ impl Failure {
     /// The error of a batch that only read: nothing was changed, so its outcome is not unknown.
     pub(crate) fn of_read(self) -> Error {
         match self.error.kind() {
-            ErrorKind::Unknown => Error::new(ErrorKind::Unreachable, self.error.to_string()),
+            ErrorKind::Unknown => self.error.of_kind(ErrorKind::Unreachable),
             _ => self.error,
         }
     }

@@ -347,7 +347,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             return Err(error);
         }
         if self.failure.is_none() {
-            log::info!("Waiting for {} through an outage: {error}", self.target.key);
+            log::info!("Waiting for the {} through an outage: {error}", self.target.subject());
             self.wait.tell_of_outage(&error);
         }
         let event = if error.is_crowded() { Event::Crowded } else { Event::Failed };

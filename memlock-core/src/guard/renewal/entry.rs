@@ -22,8 +22,8 @@ pub(crate) struct RenewalEntry {
     pub(super) target: Target,
     pub(super) process: u64,
     pub(super) fence: Option<u64>,
-    /// The subject of messages.
-    pub(super) subject: String,
+    /// What is held, for messages.
+    pub(super) what: String,
     pub(super) lease: Duration,
     /// The index of the server, among those of the client.
     pub(super) server: usize,
@@ -165,22 +165,24 @@ impl RenewalEntry {
     }
 
     pub(super) fn notify(&self, notice: Notice) {
-        let key = &self.target.key;
+        let what = &self.what;
         match notice {
             Notice::AtRisk(left) if self.why_over() == Loss::MaxHold => {
-                log::warn!("{key} was held for as long as was allowed; it ends in {left:.1?}.");
+                log::warn!(
+                    "The {what} was held for as long as was allowed; it ends in {left:.1?}."
+                );
             }
             Notice::AtRisk(left) => {
                 log::warn!(
-                    "The lease of {key} could not be renewed so far; it ends in {left:.1?}."
+                    "The lease of the {what} could not be renewed so far; it ends in {left:.1?}."
                 );
             }
-            Notice::Lost(loss) => log::warn!("{key} is lost: {loss}."),
+            Notice::Lost(loss) => log::warn!("The {what} is lost: {loss}."),
         }
         let Some(on_notice) = &self.on_notice else { return };
         let called = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| on_notice(notice)));
         if called.is_err() {
-            log::error!("The notice callback of {key} panicked.");
+            log::error!("The notice callback of the {what} panicked.");
         }
     }
 }

@@ -30,8 +30,8 @@ pub(crate) trait Renewable: Send {
     fn lease(&self) -> Lease;
     /// The generation of the process that acquired the guard.
     fn process(&self) -> u64;
-    /// The subject of messages.
-    fn subject(&self) -> String;
+    /// What is held, for messages.
+    fn what(&self) -> String;
     /// When the lease is over, whatever the outcome of a release.
     fn ends(&self) -> Moment;
     /// Whether the server may keep the item for longer than the lease.
@@ -109,8 +109,6 @@ pub(crate) trait RenewableKind: Kind {
     fn fence(_guard: &LeaseGuard<Self>) -> Option<u64> {
         None
     }
-    /// The subject of messages while the lease is renewed.
-    fn renewed_subject(&self) -> String;
     /// A check whether the server still has the lease.
     fn check(guard: &LeaseGuard<Self>) -> Check;
     /// Puts the lease back that the server has forgotten: see [`Renewable::reclaimer`].
@@ -152,8 +150,8 @@ impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
         self.process
     }
 
-    fn subject(&self) -> String {
-        self.kind.renewed_subject()
+    fn what(&self) -> String {
+        self.kind.what(&self.kind.target().subject())
     }
 
     fn ends(&self) -> Moment {

@@ -233,7 +233,7 @@ impl RenewalEntry {
             warned && is_over
         };
         if was_at_risk {
-            log::info!("The lease of {} is renewed again.", self.target.key);
+            log::info!("The lease of the {} is renewed again.", self.what);
         }
     }
 

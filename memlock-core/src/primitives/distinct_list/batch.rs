@@ -418,10 +418,7 @@ fn uncommitted(error: Error) -> Error {
     if !error.is_outage() {
         return error;
     }
-    Error::new(
-        ErrorKind::Unknown,
-        format!(
-            "The keys were sent, and neither the replies nor the items could be read ({error})"
-        ),
-    )
+    error.told_as(ErrorKind::Unknown, |why| {
+        format!("The keys were sent, and neither the replies nor the items could be read ({why})")
+    })
 }

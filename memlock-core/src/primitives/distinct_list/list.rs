@@ -10,8 +10,9 @@ use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
 use crate::primitives::set_up::SetUp;
-use crate::report::{Report, Subject};
+use crate::report::Report;
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Version};
+use crate::subject::Subject;
 use crate::target::{ATTEMPTS, Target};
 
 /// For how long a half-finished insert may belong to a client that is still at work.
@@ -46,7 +47,11 @@ pub(super) struct Generation {
 impl DistinctList {
     pub(crate) fn new(context: Context, session: &[u8]) -> DistinctList {
         let key = context.keys().session(session);
-        DistinctList { target: Target::new(context, key), joined: None, bound: false }
+        DistinctList {
+            target: Target::new(context, "distinct list", key),
+            joined: None,
+            bound: false,
+        }
     }
 
     /// Sets the session up, or joins it if it exists. The session and all its keys end after
@@ -222,27 +227,31 @@ impl DistinctList {
         self.target.server()
     }
 
+    /// The session, as errors and reports name it.
+    pub fn subject(&self) -> Subject {
+        self.target.subject()
+    }
+
     /// Reports that there is no such session, or another than the one of this handle:
     /// [`Answer::NotFound`] with a sentence.
     pub fn report_not_found(&self) -> Report {
-        let subject = Subject { kind: "distinct list", target: &self.target };
+        let subject = self.target.subject();
         let text = format!(
             "There is no {subject}: nobody has set it up, it has expired, or it was torn down."
         );
-        Report::new(Answer::NotFound, text)
+        Report::naming(subject, Answer::NotFound, text)
     }
 
     /// Reports the result of a set-up or an insert: [`Answer::Exists`] and [`Answer::Duplicate`]
     /// with a sentence that names the list and the server.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
-        let subject = Subject { kind: "distinct list", target: &self.target };
-        let answer = answer.into();
+        let (subject, answer) = (self.target.subject(), answer.into());
         let sentence = match answer {
             Answer::Exists => format!("The {subject} was already set up, and was joined."),
             Answer::Duplicate => format!("The key was already in the {subject}."),
             other => return other.into(),
         };
-        Report::new(answer, sentence)
+        Report::naming(subject, answer, sentence)
     }
 
     /// Runs a read in the session that this handle belongs to, or else in the existing session.

@@ -12,8 +12,9 @@ use crate::lease::Lease;
 use crate::name::{Key, hex};
 use crate::owner::OwnerRecord;
 use crate::primitives::first_try;
-use crate::report::{self, ObservedHolder, Report, Subject};
+use crate::report::{self, ObservedHolder, Report};
 use crate::store::{Op, Recovery, Reply, Version};
+use crate::subject::Subject;
 use crate::target::Target;
 use crate::wait::{Wait, Waited};
 use crate::waiters::{self, Waiter};
@@ -33,8 +34,9 @@ pub struct Mutex {
 }
 
 impl Mutex {
-    pub(crate) fn new(context: Context, key: Key, lease: Lease) -> Mutex {
-        Mutex { target: Target::new(context, key), lease }
+    pub(crate) fn new(context: Context, key: Key, lease: Duration) -> Result<Mutex> {
+        let target = Target::new(context, KIND, key);
+        Ok(Mutex { lease: target.lease("Opening", lease)?, target })
     }
 
     /// Acquires the mutex, waiting as long as necessary.
@@ -44,7 +46,7 @@ impl Mutex {
     /// [`Client::cancel_waits`](crate::Client::cancel_waits) ended the wait.
     pub fn lock(&self) -> Result<Lock> {
         let locked = self.lock_or_report(&Wait::FOREVER)?;
-        locked.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
+        locked.map_err(|report| report.into_error(ErrorKind::Interrupted))
     }
 
     /// Tries once to acquire the mutex; `None` if it has another holder, or if the server gives no
@@ -90,15 +92,16 @@ impl Mutex {
             Ok(Waited::Busy) => Ok(Err(self.refused(Answer::Busy, wait, holder))),
             Ok(Waited::TimedOut) => Ok(Err(self.refused(Answer::TimedOut, wait, holder))),
             Ok(Waited::Interrupted) => Ok(Err(self.refused(Answer::Interrupted, wait, holder))),
-            Ok(Waited::Recovering) => Ok(Err(report::recovering(&self.subject()))),
+            Ok(Waited::Recovering) => Ok(Err(report::recovering(&self.target))),
             Err(error) => Err(error),
         }
     }
 
     fn refused(&self, answer: Answer, wait: &Wait<'_>, holder: Cell<ObservedHolder>) -> Report {
-        let subject = self.subject();
+        let subject = self.target.subject();
+        let wanted = format_args!("the {subject}");
         let busy = || format!("The {subject} is held by another holder");
-        report::refused(answer, wait.limit(), format_args!("the {subject}"), busy, &holder.take())
+        report::refused(&subject, answer, wait.limit(), wanted, busy, &holder.take())
     }
 
     /// The mutex's name, for people; the server's key if the name has more than 200 bytes.
@@ -125,27 +128,26 @@ impl Mutex {
             }
             None => ObservedHolder::Foreign,
         };
-        Report::new(
-            Answer::Busy,
-            format!("The {} is held by another holder{holder}.", self.subject()),
-        )
+        let subject = self.target.subject();
+        let text = format!("The {subject} is held by another holder{holder}.");
+        Report::naming(subject, Answer::Busy, text)
     }
 
     /// Reports that the mutex has no holder, or not the named one: [`Answer::NotHeld`] with a
     /// sentence.
     pub fn report_not_held(&self) -> Report {
-        let text =
-            format!("The {} is not held, or not by the holder that was named.", self.subject());
-        Report::new(Answer::NotHeld, text)
+        let subject = self.target.subject();
+        let text = format!("The {subject} is not held, or not by the holder that was named.");
+        Report::naming(subject, Answer::NotHeld, text)
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {
         self.target.said(doing, error)
     }
 
-    /// The mutex, as the subject of sentences.
-    pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { kind: KIND, target: &self.target }
+    /// The mutex, as errors and reports name it.
+    pub fn subject(&self) -> Subject {
+        self.target.subject()
     }
 
     /// `holder` is set to the holder that was seen, if any.
@@ -207,10 +209,8 @@ impl Mutex {
                 Err(failure) => return Err(self.said("Unlocking by force", failure.error)),
             }
         }
-        Err(Error::new(
-            ErrorKind::Unknown,
-            format!("The {} changes too fast to be taken off.", self.subject()),
-        ))
+        let error = Error::new(ErrorKind::Unknown, "It changes too fast to be taken off.");
+        Err(self.said("Unlocking by force", error))
     }
 
     /// The waiters, the next one first: one for each process, however many of its threads wait. The
@@ -220,7 +220,7 @@ impl Mutex {
     /// [`ErrorKind::Unreachable`] or [`ErrorKind::Protocol`], as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         waiters::waiters(&self.target)
-            .map_err(|error| error.during(format_args!("Looking at {}", self.target.key.waiters())))
+            .map_err(|error| self.said("Looking at the waiters for", error))
     }
 
     /// Checks that waiters can queue, by an entry that is removed again. Waiters themselves poll where

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::lock::{Exclusive, KIND, Lock};
+use super::lock::{Exclusive, Lock};
 use super::reserve::Reserver;
 use super::resolve;
 use super::step::{Action, OwnerStep};
@@ -14,7 +14,6 @@ use crate::guard::lease_guard::{Kind, Outcome, Step};
 use crate::guard::orphan::Reaper;
 use crate::notify::WakeMessage;
 use crate::owner::value_start;
-use crate::report::Subject;
 use crate::store::{Item, Op, Reply};
 use crate::target::Target;
 use crate::wait::Waker;
@@ -38,10 +37,6 @@ impl Kind for Exclusive {
 
     fn target_mut(&mut self) -> &mut Target {
         &mut self.target
-    }
-
-    fn subject(&self) -> String {
-        Subject { kind: KIND, target: &self.target }.to_string()
     }
 
     fn debug(&self, debug: &mut fmt::DebugStruct<'_, '_>) {

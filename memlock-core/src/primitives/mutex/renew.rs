@@ -5,7 +5,6 @@ use super::lock::{Exclusive, Lock};
 use super::resolve;
 use super::step::{Action, OwnerOutcome, OwnerStep};
 use crate::clock::Moment;
-use crate::guard::lease_guard::Kind;
 use crate::guard::renewal::renewable::{Check, PendingRenewal, Progress, Renewable, RenewableKind};
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
@@ -61,10 +60,6 @@ impl PendingRenewal for LockRenewal {
 impl RenewableKind for Exclusive {
     fn fence(lock: &Lock) -> Option<u64> {
         Some(lock.fence())
-    }
-
-    fn renewed_subject(&self) -> String {
-        self.subject()
     }
 
     fn check(lock: &Lock) -> Check {

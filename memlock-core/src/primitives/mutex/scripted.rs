@@ -98,7 +98,8 @@ pub(super) fn target(server: Server) -> Target {
     let notifier = Arc::new(UdpNotifier::new(NotifySetting::Near));
     let keys = Keyspace::default();
     let key = keys.lock(b"m");
-    Target::new(Context::new(Arc::new(server), Arc::new(Still), keys, None, notifier), key)
+    let context = Context::new(Arc::new(server), Arc::new(Still), keys, None, notifier);
+    Target::new(context, "lock", key)
 }
 
 /// A lock that was granted just now, with the version 7.

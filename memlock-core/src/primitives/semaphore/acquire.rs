@@ -37,7 +37,7 @@ impl Semaphore {
     /// [`Client::cancel_waits`](crate::Client::cancel_waits) ended the wait.
     pub fn acquire(&self) -> Result<Permit> {
         let acquired = self.acquire_or_report(Request::default(), &Wait::FOREVER)?;
-        acquired.map_err(|report| Error::new(ErrorKind::Interrupted, report.to_string()))
+        acquired.map_err(|report| report.into_error(ErrorKind::Interrupted))
     }
 
     /// Tries once to acquire one permit; `None` if none is available, or if the available ones are
@@ -92,7 +92,7 @@ impl Semaphore {
             Ok(Waited::Interrupted) => {
                 Ok(Err(self.refused(Answer::Interrupted, request, wait, snapshot.take())))
             }
-            Ok(Waited::Recovering) => Ok(Err(report::recovering(&self.subject()))),
+            Ok(Waited::Recovering) => Ok(Err(report::recovering(&self.target))),
             Err(error) => Err(error),
         }
     }
@@ -132,6 +132,7 @@ impl Semaphore {
             None => format!("The {subject} has not {wanted} available"),
         };
         report::refused(
+            &subject,
             answer,
             wait.limit(),
             format_args!("{wanted} of the {subject}"),
@@ -148,7 +149,8 @@ impl Semaphore {
         snapshot: &Cell<Option<Refusal>>,
     ) -> Result<Waited<Permit>> {
         if request.permits == 0 {
-            return Err(Error::invalid("No permits were asked for: ask for at least one."));
+            let error = Error::invalid("None were asked for: ask for at least one.");
+            return Err(self.said("Acquiring permits of", error));
         }
         let patience = Patience::of(wait, self.target.context.clock());
         let once =
@@ -167,9 +169,9 @@ impl Semaphore {
         }
         waited.map_err(|error| match error.kind() {
             ErrorKind::Unreachable if attempt.may_have_left_something() => {
-                self.said("Acquiring", Error::unresolved(Some(error), "semaphore"))
+                self.said("Acquiring permits of", Error::unresolved(Some(error), "semaphore"))
             }
-            _ => self.said("Acquiring", error),
+            _ => self.said("Acquiring permits of", error),
         })
     }
 }

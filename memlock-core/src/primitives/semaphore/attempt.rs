@@ -149,9 +149,8 @@ impl<'a> Attempt<'a> {
             return Ok(());
         }
         Err(Error::invalid(format!(
-            "{wanted} permits of the {} were asked for at once, and it has {number}: they will never \
-             be available. Ask for {number} at most, or change its number with `memlock resize`.",
-            self.semaphore.subject()
+            "{wanted} were asked for at once, and it has {number}: they will never be available. Ask \
+             for {number} at most, or change its number with `memlock resize`."
         )))
     }
 

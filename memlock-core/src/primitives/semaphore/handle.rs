@@ -14,8 +14,9 @@ use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::primitives::set_up::SetUp;
-use crate::report::{Report, Subject};
+use crate::report::Report;
 use crate::store::{Expiry, Failure, Op, Reply, Returns};
+use crate::subject::Subject;
 use crate::target::{ATTEMPTS, Target};
 
 use super::combine::{Combiner, Memory};
@@ -63,14 +64,16 @@ impl Semaphore {
         context: Context,
         key: Key,
         permits: Option<u32>,
-        lease: Lease,
+        lease: Duration,
     ) -> Result<Semaphore> {
+        let target = Target::new(context, "semaphore", key);
         if permits == Some(0) {
-            return Err(Error::invalid("A semaphore has at least one permit."));
+            let error = Error::invalid("A semaphore has at least one permit.");
+            return Err(target.said("Opening", error));
         }
         Ok(Semaphore {
-            target: Target::new(context, key),
-            lease,
+            lease: target.lease("Opening", lease)?,
+            target,
             permits,
             mismatch: Mismatch::default(),
             agreed: Arc::default(),
@@ -83,7 +86,7 @@ impl Semaphore {
     /// # Errors
     /// [`ErrorKind::Invalid`] for a lease out of range.
     pub fn with_lease(&self, lease: Duration) -> Result<Semaphore> {
-        let lease = self.target.context.guarantees().lease(lease)?;
+        let lease = self.target.lease("Opening", lease)?;
         Ok(Semaphore { lease, ..self.clone() })
     }
 
@@ -99,11 +102,11 @@ impl Semaphore {
 
     /// Reports that there is no such semaphore: [`Answer::NotFound`] with a sentence.
     pub fn report_not_found(&self) -> Report {
+        let subject = self.target.subject();
         let text = format!(
-            "There is no {}: nobody has set it up, it has expired, or it was torn down.",
-            self.subject()
+            "There is no {subject}: nobody has set it up, it has expired, or it was torn down."
         );
-        Report::new(Answer::NotFound, text)
+        Report::naming(subject, Answer::NotFound, text)
     }
 
     /// Reports the result of a set-up: [`Answer::Exists`] with a sentence that names the semaphore
@@ -114,23 +117,20 @@ impl Semaphore {
             SetUp::Joined => {
                 let mismatch =
                     self.report_mismatch().map_or_else(String::new, |text| " ".to_owned() + &text);
-                let text = format!("The {} was already set up.{mismatch}", self.subject());
-                Report::new(Answer::Exists, text)
+                let subject = self.target.subject();
+                let text = format!("The {subject} was already set up.{mismatch}");
+                Report::naming(subject, Answer::Exists, text)
             }
         }
     }
 
-    /// Adds the operation and the key to an error, unless the error names the semaphore itself.
     pub(super) fn said(&self, doing: &str, error: Error) -> Error {
-        match error.kind() {
-            ErrorKind::Invalid | ErrorKind::NotFound => error,
-            _ => self.target.said(doing, error),
-        }
+        self.target.said(doing, error)
     }
 
-    /// The semaphore, as the subject of sentences.
-    pub(crate) fn subject(&self) -> Subject<'_> {
-        Subject { kind: "semaphore", target: &self.target }
+    /// The semaphore, as errors and reports name it.
+    pub fn subject(&self) -> Subject {
+        self.target.subject()
     }
 
     /// Reads the record.
@@ -187,7 +187,7 @@ impl Semaphore {
     }
 
     pub(super) fn not_found(&self) -> Error {
-        Error::new(ErrorKind::NotFound, self.report_not_found().to_string())
+        self.report_not_found().into_error(ErrorKind::NotFound)
     }
 
     /// Adds the item, with all permits available. Returns the record, if it could be read in the

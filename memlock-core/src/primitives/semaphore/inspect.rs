@@ -43,7 +43,7 @@ impl Semaphore {
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol), as for any read.
     pub fn waiters(&self) -> Result<Vec<Waiter>> {
         waiters::waiters(&self.target)
-            .map_err(|error| error.during(format_args!("Looking at {}", self.target.key.waiters())))
+            .map_err(|error| self.said("Looking at the waiters for", error))
     }
 
     /// Takes the permits away from the holder that [`Holder::token`] identifies: for operators who
@@ -55,8 +55,8 @@ impl Semaphore {
     /// [`ErrorKind::Unknown`](crate::ErrorKind::Unknown) or
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol).
     pub fn force_release(&self, token: Token) -> Result<bool> {
-        let taken =
-            reap(&self.target, token).map_err(|error| self.said("Releasing by force", error))?;
+        let taken = reap(&self.target, token)
+            .map_err(|error| self.said("Releasing by force permits of", error))?;
         if taken {
             wake_next(&self.target);
         }

@@ -153,7 +153,8 @@ impl Semaphore {
     /// [`ErrorKind::Protocol`].
     pub fn resize(&self, permits: u32) -> Result<Option<u32>> {
         if permits == 0 {
-            return Err(Error::invalid("A semaphore has at least one permit."));
+            let error = Error::invalid("A semaphore has at least one permit.");
+            return Err(self.said("Resizing", error));
         }
         self.write_number(permits).map_err(|error| self.said("Resizing", error))
     }

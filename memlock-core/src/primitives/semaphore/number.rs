@@ -108,12 +108,12 @@ impl Semaphore {
     }
 
     fn refuse(&self, number: u32, opened: u32) -> Error {
-        Error::invalid(format!(
-            "The {} has {}, and was opened with {opened}: open it with {number}, or change it for \
-             all programs with `memlock resize`.",
-            self.subject(),
-            counted(number)
-        ))
+        let (subject, has) = (self.subject(), counted(number));
+        let text = format!(
+            "The {subject} has {has}, and was opened with {opened}: open it with {number}, or change \
+             it for all programs with `memlock resize`."
+        );
+        Error::invalid(text).naming(subject)
     }
 }
 

@@ -6,6 +6,7 @@ use super::operation::Wakes;
 use crate::error::{Error, Result};
 use crate::guard::lease_guard::{Kind, Outcome, Step};
 use crate::guard::orphan::Reaper;
+use crate::subject::Subject;
 use crate::target::Target;
 use crate::wait::Waker;
 use crate::wait::queue::Queue;
@@ -19,7 +20,7 @@ impl Kind for Permits {
     /// What is needed to wake waiters, unless another caller of the batch wakes them.
     type Waiters = Wakes;
     const REAPER: &'static Reaper = &REAPER;
-    const RELEASING: &'static str = "Releasing";
+    const RELEASING: &'static str = "Releasing permits of";
 
     fn target(&self) -> &Target {
         &self.semaphore.target
@@ -29,8 +30,7 @@ impl Kind for Permits {
         &mut self.semaphore.target
     }
 
-    fn subject(&self) -> String {
-        let subject = self.semaphore.subject();
+    fn what(&self, subject: &Subject) -> String {
         match self.permits {
             1 => format!("permit of the {subject}"),
             permits => format!("hold on {permits} permits of the {subject}"),

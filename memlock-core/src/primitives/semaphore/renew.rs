@@ -232,10 +232,6 @@ fn gone(gone: impl IntoIterator<Item = Renewing>) -> Progress {
 }
 
 impl RenewableKind for Permits {
-    fn renewed_subject(&self) -> String {
-        format!("permit of the {}", self.semaphore.subject())
-    }
-
     fn check(permit: &Permit) -> Check {
         let (semaphore, token) = (permit.kind.semaphore.clone(), permit.token);
         let confirmed = permit.kind.confirmed.clone();

@@ -93,8 +93,9 @@ impl Permit {
     fn verify_if_it_lasts(&mut self) -> Result<()> {
         self.cap_deadline_by_ttl().map_err(|error| {
             self.deadline = self.deadline.min(self.kind.semaphore.target.now());
-            let text = "They were extended, but for how long is not known";
-            Error::new(ErrorKind::Unknown, format!("{text}: {error}"))
+            error.told_as(ErrorKind::Unknown, |why| {
+                format!("They were extended, but for how long is not known: {why}")
+            })
         })
     }
 

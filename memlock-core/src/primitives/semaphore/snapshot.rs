@@ -76,8 +76,7 @@ impl Snapshot {
         let record = Record::parse(&item.value);
         let (Some(record), Some(remaining)) = (record, item.remaining) else {
             return Err(Error::protocol(format!(
-                "The item {} is not a semaphore that memlock set up: another program uses that \
-                 name.",
+                "The item {} is not one that memlock set up: another program uses that name.",
                 target.key
             )));
         };

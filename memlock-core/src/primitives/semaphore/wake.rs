@@ -5,7 +5,6 @@ use super::snapshot::Snapshot;
 use crate::cas_backoff::{ROUNDS, back_off};
 use crate::error::Result;
 use crate::guard::orphan::Reaper;
-use crate::lease::Lease;
 use crate::owner::Token;
 use crate::store::{Op, Reply};
 use crate::target::Target;
@@ -48,7 +47,7 @@ pub(super) fn wake_next(target: &Target) {
 /// Removes the permits of this token, whatever else has changed. True if there were any.
 pub(super) fn reap(target: &Target, token: Token) -> Result<bool> {
     let (context, key) = (target.context.clone(), target.key.clone());
-    let semaphore = Semaphore::new(context, key, None, Lease::new(crate::lease::MIN_LEASE)?)?;
+    let semaphore = Semaphore::new(context, key, None, crate::lease::MIN_LEASE)?;
     for round in 0..ROUNDS {
         let Some(mut snapshot) = semaphore.inspect()? else { return Ok(false) };
         if snapshot.record.held_by(token).is_none() {

@@ -31,6 +31,15 @@ pub(in crate::store) struct Connection {
     last_opaque: u32,
 }
 
+/// The error of a reply that is longer than any that memlock stores.
+fn too_large(command: &Command<'_>, length: usize) -> Error {
+    let key = if let Command::Get { key } = command { format!(" {key}") } else { String::new() };
+    Error::protocol(format!(
+        "The item{key} has a value of {length} bytes, and memlock reads no more than 1 MiB: it is not \
+         memlock's. Use another name, or delete the item."
+    ))
+}
+
 impl Connection {
     /// Connects, and reads the server's identity and what its clients have agreed on, in one packet.
     /// Nothing is changed on the server.
@@ -195,12 +204,7 @@ impl Connection {
             Some(length) if length <= LARGEST_VALUE => {
                 Some(self.value(length, patience).map_err(unread)?)
             }
-            Some(length) => {
-                return Err(unread(Error::protocol(format!(
-                    "The item has a value of {length} bytes, and memlock reads no more than 1 MiB: \
-                     it is not memlock's. Use another name, or delete the item."
-                ))));
-            }
+            Some(length) => return Err(unread(too_large(command, length))),
         };
         codec::decode(command, head, value, self.introduction.life).map_err(unread)
     }

@@ -38,8 +38,7 @@ impl Tool {
         settings: &Arc<Settings>,
         io_timeout: Duration,
     ) -> Result<Tool> {
-        handshake::introduce(&mut wire, settings, io_timeout)
-            .map_err(|error| error.during(format_args!("{title}")))?;
+        handshake::introduce(&mut wire, settings, io_timeout).map_err(|error| error.at(&title))?;
         Ok(Tool { wire, title, settings: Arc::clone(settings) })
     }
 
@@ -56,7 +55,7 @@ impl Tool {
         // These statements change nothing.
         asked.map_err(|error| {
             let error = Failure::unsent(error).error;
-            error.during(format_args!("{}", self.title))
+            error.at(&self.title)
         })
     }
 

@@ -200,7 +200,7 @@ impl MySql {
         let clock: Arc<dyn Clock> = Arc::new(crate::clock::SystemClock);
         let title = address.title(MySql::SERVER);
         let wire = self.connect(address, &clock);
-        let wire = wire.map_err(|error| error.during(format_args!("{title}")))?;
+        let wire = wire.map_err(|error| error.at(&title))?;
         admin::Tool::introduce(wire, title, &self.settings, address.settings.io_timeout)
     }
 }

@@ -80,7 +80,7 @@ impl Tool {
 
 /// Nothing is changed by a question.
 fn named(title: &str, error: Error) -> Error {
-    Failure::unsent(error).error.during(format_args!("{title}"))
+    Failure::unsent(error).error.at(title)
 }
 
 fn bytes_of(text: &str) -> Option<Vec<u8>> {

@@ -41,7 +41,7 @@ impl Tool {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let title = address.title(Redis::SERVER);
         let socket = redis.connect(address, &clock);
-        let socket = socket.map_err(|error| error.during(format_args!("{title}")))?;
+        let socket = socket.map_err(|error| error.at(&title))?;
         let (redis, address) = (redis.clone(), address.clone());
         let mut tool = Tool { socket, parser: Parser::new(), title, redis, address };
         tool.ask_all(&handshake::login(&tool.redis.settings))?;
@@ -54,7 +54,7 @@ impl Tool {
         // These requests change nothing.
         asked.map_err(|error| {
             let error = Failure::unsent(error).error;
-            error.during(format_args!("{}", self.title))
+            error.at(&self.title)
         })
     }
 
@@ -81,7 +81,7 @@ impl Tool {
             if let Value::ServerError(error) = answer {
                 let (code, text) = (error.code(), error.details().unwrap_or_default());
                 let error = errors::of_reply(code, text, self.redis.settings.password.as_ref());
-                return Err(error.during(format_args!("{}", self.title)));
+                return Err(error.at(&self.title));
             }
         }
         Ok(answers)

@@ -3,7 +3,6 @@
 use redis::ServerError;
 
 use crate::error::{Error, ErrorKind};
-use crate::store::remote::is_silence;
 use crate::store::said::Said;
 use crate::store::url::Secret;
 
@@ -33,7 +32,7 @@ pub(super) fn is_no_counter(error: &ServerError) -> bool {
 
 /// Whether the connection was closed, rather than silent.
 pub(super) fn is_of_closing(error: &Error) -> bool {
-    error.kind() == ErrorKind::Unknown && !is_silence(error)
+    error.kind() == ErrorKind::Unknown && !error.is_silence()
 }
 
 /// The error of an error reply with this code and text. `password`: what the reply may quote.

@@ -3,13 +3,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::Redis;
 use crate::clock::brief;
 use crate::error::Result;
 use crate::store::admin::Finding;
 use crate::store::admin::Verdict::{Good, Warning};
 use crate::store::admin::skew::Skew;
-use crate::store::remote::{Address, Place, Protocol};
+use crate::store::remote::{Address, Place};
 use crate::store::said::Said;
 use crate::store::url::Secret;
 
@@ -34,12 +33,8 @@ impl Replica {
 
     /// `password`: what must not be shown, although the replica was told it.
     pub(super) fn new(address: &Address, skew: Result<Skew>, password: Option<&Secret>) -> Replica {
-        let skew = skew.map_err(|error| {
-            let text = error.to_string();
-            let start = format!("{}: ", address.title(Redis::SERVER));
-            let text = text.strip_prefix(&start).unwrap_or(&text);
-            shown(Said::new(text, LONGEST_TEXT, password).shown())
-        });
+        let skew = skew
+            .map_err(|error| shown(Said::new(error.sentence(), LONGEST_TEXT, password).shown()));
         Replica { name: address.name().to_owned(), skew }
     }
 }
@@ -148,7 +143,7 @@ mod tests {
     }
 
     fn refused(text: &str, password: &str) -> Replica {
-        let error = Error::protocol(text).during("Redis at h:6379");
+        let error = Error::protocol(text).at("Redis at h:6379");
         Replica::new(&address("h"), Err(error), Some(&Secret(password.to_owned())))
     }
 

@@ -67,8 +67,6 @@ pub(super) use protocol::{Reading, ServerTime};
 #[cfg(any(feature = "memcached", feature = "redis"))]
 pub(super) use settings::Evictions;
 pub(super) use settings::{Address, Place, Settings};
-#[cfg(any(feature = "admin", feature = "redis"))]
-pub(super) use socket::is_silence;
 #[cfg(feature = "mysql")]
 pub(super) use socket::lost;
 pub(super) use socket::{Patience, Socket};

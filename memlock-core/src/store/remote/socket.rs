@@ -246,7 +246,8 @@ impl Socket {
     }
 
     fn too_late(&self) -> Error {
-        lost(format!("The server did not answer within {:?}.", self.io_timeout))
+        let text = format!("The server did not answer within {:?}.", self.io_timeout);
+        Error::silent(ErrorKind::Unknown, text)
     }
 
     /// Sends the output.
@@ -342,12 +343,6 @@ impl Input {
 fn unwritten(written: usize, error: &std::io::Error) -> Error {
     let text = format!("The request could not be written: {error}.");
     if written == 0 { unreachable(text) } else { lost(text) }
-}
-
-/// Whether the error says that the server was silent for too long, and not that the connection ended.
-#[cfg(any(feature = "admin", feature = "redis"))]
-pub(in crate::store) fn is_silence(error: &Error) -> bool {
-    error.to_string().contains("did not answer within")
 }
 
 /// The request may have been carried out.

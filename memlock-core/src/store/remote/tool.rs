@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::protocol::Protocol;
 use super::settings::Address;
-use super::socket::is_silence;
 use crate::error::{ErrorKind, Result};
 use crate::store::Failure;
 use crate::store::admin::{Admin, Finding, Value};
@@ -25,7 +24,7 @@ impl<'a, P: Protocol> Tool<'a, P> {
     fn ask<T>(&mut self, question: impl Fn(&mut dyn Admin) -> Result<T>) -> Result<T> {
         match question(self.connection.as_mut()) {
             // A server that was waited for in vain is not waited for once more.
-            Err(error) if error.kind() == ErrorKind::Unreachable && !is_silence(&error) => {
+            Err(error) if error.kind() == ErrorKind::Unreachable && !error.is_silence() => {
                 log::debug!("Asking again on a new connection, after: {error}");
                 self.connection = dial(self.protocol, self.address)?;
                 question(self.connection.as_mut())

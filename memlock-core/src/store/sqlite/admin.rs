@@ -49,7 +49,7 @@ impl Tool<'_> {
                 }
                 Some(Err(_)) => errors::kept_locked(&self.store.place.path, self.store.io_timeout),
             };
-            return Err(error.during(self.store.title()));
+            return Err(error.at(self.store.title()));
         }
     }
 }

@@ -115,7 +115,7 @@ impl Sqlite {
             }
         };
         let io_timeout = url.take_duration("io_timeout", Duration::from_secs(1))?;
-        let unfit = |error: Error| error.during(title(&path));
+        let unfit = |error: Error| error.at(title(&path));
         library::check().map_err(unfit)?;
         let clock = BootClock::new(Arc::clone(clock)).map_err(unfit)?;
         fork_safety::install();
@@ -203,10 +203,9 @@ impl Store for Sqlite {
         if self.keeps_none.load(Ordering::SeqCst) {
             self.release();
         }
-        Pending::ended(ran.map_err(|failure| Failure {
-            error: failure.error.during(format_args!("{}", self.title())),
-            ..failure
-        }))
+        Pending::ended(
+            ran.map_err(|failure| Failure { error: failure.error.at(self.title()), ..failure }),
+        )
     }
 
     fn disconnect(&self) {

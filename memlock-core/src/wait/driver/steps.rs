@@ -99,7 +99,8 @@ impl<G: Acquire> Waiter<'_, '_, G> {
             // A server without room for the queue is polled, and so is one where another program stores
             // something in its place.
             Err(failure) if failure.error.kind() == ErrorKind::Protocol => {
-                log::info!("Waiting for {} without a queue: {}", self.target.key, failure.error);
+                let subject = self.target.subject();
+                log::info!("Waiting for the {subject} without a queue: {}", failure.error);
                 self.observe(Event::Refused);
             }
             Err(failure) => self.fail(failure.error)?,

@@ -117,8 +117,9 @@ impl OwnerStep {
         let least = guarantees.kept_by_either(deadline, lease, self.lease);
         self.deadline = self.deadline.min(least);
         self.extension_in_doubt = true;
-        let text = format!("It was extended, but for how long is not known: {error}");
-        Some(Err(Error::new(ErrorKind::Unknown, text)))
+        Some(Err(error.told_as(ErrorKind::Unknown, |why| {
+            format!("It was extended, but for how long is not known: {why}")
+        })))
     }
 
     /// The step is repeated, after a read.

@@ -61,7 +61,7 @@ impl Question {
 
 impl Text {
     pub(in crate::store::memcached) fn connect(address: &Address) -> Result<Text> {
-        let name = |error: Error| error.during(format_args!("{}", address.title("memcached")));
+        let name = |error: Error| error.at(address.title("memcached"));
         let io_timeout = address.settings.io_timeout;
         let stream = connect(address, "memcached", &SystemClock).map_err(name)?;
         stream.set_timeouts(io_timeout).map_err(|error| {
@@ -154,13 +154,8 @@ impl Text {
         } else {
             format!("it answered {refused:?}")
         };
-        Error::new(
-            ErrorKind::Protocol,
-            format!(
-                "memcached at {} does not list its keys (lru_crawler metadump): {why}.",
-                self.address.name()
-            ),
-        )
+        let text = format!("The server does not list its keys (lru_crawler metadump): {why}.");
+        self.said(Error::protocol(text))
     }
 
     /// The items with these keys, in the same order.
@@ -282,42 +277,39 @@ impl Text {
         if bytes <= MOST_BYTES {
             return Ok(());
         }
-        let said =
-            format!("memcached at {} has more keys than can be listed.", self.address.name());
-        Err(Error::new(ErrorKind::Protocol, said))
+        Err(self.said(Error::protocol("The server has more keys than can be listed.")))
     }
 
     fn silent(&self, error: &io::Error) -> Error {
-        let why = match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                format!("did not answer within {}", brief(self.address.settings.io_timeout))
-            }
-            io::ErrorKind::TimedOut => {
-                format!("did not answer within {}", brief(self.question.patience))
-            }
-            io::ErrorKind::UnexpectedEof => "closed the connection".to_owned(),
-            _ => format!("does not answer ({error})"),
+        let silent = |patience| {
+            let text = format!("The server did not answer within {}.", brief(patience));
+            Error::silent(ErrorKind::Unreachable, text)
         };
-        Error::new(ErrorKind::Unreachable, format!("memcached at {} {why}.", self.address.name()))
+        self.said(match error.kind() {
+            io::ErrorKind::WouldBlock => silent(self.address.settings.io_timeout),
+            io::ErrorKind::TimedOut => silent(self.question.patience),
+            io::ErrorKind::UnexpectedEof => {
+                Error::new(ErrorKind::Unreachable, "The server closed the connection.")
+            }
+            _ => {
+                Error::new(ErrorKind::Unreachable, format!("The server does not answer ({error})."))
+            }
+        })
     }
 
     fn nonsense(&self, question: &str, line: &str) -> Error {
         if line.contains("Too many open connections") {
-            let more = "takes no more connections: raise its -c, or use fewer";
-            return Error::new(
-                ErrorKind::Unreachable,
-                format!("memcached at {} {more}.", self.address.name()),
-            );
+            let text = "The server takes no more connections: raise its -c, or use fewer.";
+            return self.said(Error::new(ErrorKind::Unreachable, text));
         }
         let line: String = line.chars().take(80).collect();
-        Error::new(
-            ErrorKind::Protocol,
-            format!(
-                "The server at {} answered {line:?} to {question:?}: it is not a memcached that \
-                 memlock can use.",
-                self.address.name()
-            ),
-        )
+        self.said(Error::protocol(format!(
+            "The server answered {line:?} to {question:?}: it is not a memcached that memlock can use."
+        )))
+    }
+
+    fn said(&self, error: Error) -> Error {
+        error.at(self.address.title("memcached"))
     }
 }
 

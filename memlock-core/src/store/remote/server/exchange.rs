@@ -166,7 +166,7 @@ impl<P: Protocol> Server<P> {
 
     /// A failure that names the server, of what `began` then. `is_outage`: whether it may be one.
     fn failure(&self, failure: Failure, began: Moment, is_outage: bool) -> Failure {
-        let error = failure.error.during(format_args!("{}", self.title()));
+        let error = failure.error.at(self.title());
         if is_outage && error.is_outage() {
             self.note_outage(&error, began);
         }
