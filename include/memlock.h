@@ -166,7 +166,8 @@
 #define MEMLOCK_CONFIG -5
 
 /**
- * The caller already holds what it asks for: here, the calling thread a bare mutex.
+ * The caller already holds what it asks for, and would wait for itself: a bare mutex, or what it
+ * has bound by memlock_lock_bind() or memlock_permit_bind().
  */
 #define MEMLOCK_DEADLOCK -6
 
@@ -471,7 +472,8 @@ MEMLOCK_NODISCARD int mutex_lock(const char *mutex_key, time_t duration);
 #if defined(MEMLOCK_BARE_NAMES)
 /**
  * Like mutex_lock(), but does not wait: returns MEMLOCK_BUSY when the mutex is held, also when the
- * calling thread holds it; MEMLOCK_RECOVERING while the server gives no new locks yet, held or not.
+ * calling thread holds it; MEMLOCK_RECOVERING while the server gives no new locks yet, held or
+ * not.
  *
  * # Safety
  * `mutex_key` is NULL or a NUL-terminated string.
@@ -561,9 +563,9 @@ int semaphore_set_up(const char *name, uint32_t permits, time_t duration);
  * permits; if it holds all of them itself and acquires another one, it waits until one is released
  * or expires. A child made by fork() holds none of its parent's permits.
  *
- * Returns MEMLOCK_OK; MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when there is no such semaphore,
- * because it was never set up, has expired or was torn down; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
- * MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
+ * Returns MEMLOCK_OK; MEMLOCK_INTERRUPTED; MEMLOCK_DEADLOCK; MEMLOCK_NOT_FOUND when there is no
+ * such semaphore, because it was never set up, has expired or was torn down; MEMLOCK_INVALID,
+ * MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
  *
  * # Safety
  * `name` is NULL or a NUL-terminated string.
@@ -928,7 +930,8 @@ void memlock_walk_close(struct memlock_walk *walk);
  *
  * Returns MEMLOCK_OK and a handle in *lock, to be released by memlock_unlock() or
  * memlock_lock_drop(). Otherwise *lock is NULL, and the answer is one of the above, or
- * MEMLOCK_INTERRUPTED, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL.
+ * MEMLOCK_INTERRUPTED, MEMLOCK_DEADLOCK, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or
+ * MEMLOCK_PROTOCOL.
  * Thread-safe.
  *
  * # Safety
@@ -993,32 +996,29 @@ int memlock_unlock(struct memlock_lock *lock);
 int memlock_lock_drop(struct memlock_lock *lock);
 
 /**
- * Writes into `sql`, which has room for `size` bytes, the SQL statement that releases the lock as a
- * part of a transaction of the caller's, on the PostgreSQL or MySQL that the lock is on. Run it as
- * the last statement of the transaction, by the client library of the database. If it changes one
- * row, commit: the lock is released together with the work. If it changes none, the lock was lost:
- * roll back. From the statement to the end of the transaction no other holder can acquire the lock,
- * whatever happens to its lease. No I/O.
+ * Writes into `sql`, which has room for `size` bytes, the SQL statement that releases the lock as
+ * a part of a transaction of the caller's, on the PostgreSQL or MySQL that the lock is on. Run it
+ * as the last statement of the transaction, by the client library of the database. If it changes
+ * one row, commit: the lock is released together with the work. If it changes none, the lock was
+ * lost: roll back. From the statement to the end of the transaction no other holder can acquire
+ * the lock, whatever happens to its lease. No I/O.
  *
  * From this call on memlock_lock_remaining_ms() is 0, and a lock that is renewed automatically is
  * not renewed any more. Once the transaction has ended, call memlock_unlock(): after a commit it
  * returns MEMLOCK_OK and wakes the next waiter, which otherwise finds the lock free within about a
- * second; after a rollback it releases the lock. It returns MEMLOCK_LOST if the lease ended before the
- * transaction did, also after a commit. To keep the lock after a rollback, call memlock_lock_extend()
- * instead.
+ * second; after a rollback it releases the lock. It returns MEMLOCK_LOST if the lease ended before
+ * the transaction did, also after a commit. To keep the lock after a rollback, call
+ * memlock_lock_extend() instead.
  *
  * Returns MEMLOCK_OK; MEMLOCK_CONFIG when the lock is not on a database; MEMLOCK_INVALID, and an
- * unchanged lock, when `size` is too small (MEMLOCK_SQL_SIZE is always enough), when nothing is held,
- * and in a child made by fork.
+ * unchanged lock, when `size` is too small (MEMLOCK_SQL_SIZE is always enough), when nothing is
+ * held, and in a child made by fork.
  *
  * # Safety
  * `lock` is NULL or a lock that is held, used by no other thread during the call; `sql` is NULL or
  * has room for `size` bytes.
  */
-MEMLOCK_NODISCARD
-int memlock_lock_release_sql(struct memlock_lock *lock,
-                             char *sql,
-                             size_t size);
+MEMLOCK_NODISCARD int memlock_lock_release_sql(struct memlock_lock *lock, char *sql, size_t size);
 
 /**
  * Gives the lock a new lease of `lease_ms` milliseconds, counted from now, if the server still has
@@ -1067,13 +1067,14 @@ int memlock_lock_renew(struct memlock_lock *lock,
                        void *arg);
 
 /**
- * Binds the lock to the calling thread until the handle is freed: only this thread will unlock it. From
- * then on a wait of this thread for the same mutex returns MEMLOCK_DEADLOCK if it has neither a timeout
- * nor a wait handle, by whatever function and client, since only this thread could end it. If the lock
- * was bound to another thread, that ends. Without this call the lock is bound to no thread, and such a
- * wait goes on until another thread unlocks, or the lease ends.
+ * Binds the lock to the calling thread until the handle is freed: only this thread will unlock it.
+ * From then on a wait of this thread for the same mutex returns MEMLOCK_DEADLOCK if it has neither
+ * a timeout nor a wait handle, by whatever function and client, since only this thread could end
+ * it. If the lock was bound to another thread, that ends. Without this call the lock is bound to
+ * no thread, and such a wait goes on until another thread unlocks, or the lease ends.
  *
- * Returns MEMLOCK_OK; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_INVALID for NULL. No I/O.
+ * Returns MEMLOCK_OK, also for a lock that is lost; MEMLOCK_NOT_HELD in a child made by fork, and
+ * when the handle holds nothing; MEMLOCK_INVALID for NULL. No I/O.
  *
  * # Safety
  * `lock` is NULL or a lock that is held, used by no other thread during the call.
@@ -1252,15 +1253,16 @@ void memlock_semaphore_close(struct memlock_semaphore *semaphore);
  *
  * `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY or
  * MEMLOCK_RECOVERING), -1 waits without a limit, a positive value waits for that many milliseconds
- * (then MEMLOCK_TIMED_OUT). Waiters are served in FIFO order. Acquiring available permits takes one
- * round trip, or two when other processes have used the semaphore meanwhile.
+ * (then MEMLOCK_TIMED_OUT). Waiters are served in FIFO order. Acquiring available permits takes
+ * one round trip, or two when other processes have used the semaphore meanwhile.
  *
  * Returns MEMLOCK_OK and a handle in *permit, to be released by memlock_permit_release() or
  * memlock_permit_drop(). Otherwise *permit is NULL, and the answer is one of the above, or
- * MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened with 0 and the semaphore does
- * not exist; MEMLOCK_INVALID, also for 0 permits, for more permits than the semaphore has, and,
- * with MEMLOCK_MISMATCH_REFUSE, when the number of permits is not the one that the handle was
- * opened with; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
+ * MEMLOCK_INTERRUPTED; MEMLOCK_DEADLOCK; MEMLOCK_NOT_FOUND when the handle was opened with 0 and
+ * the semaphore does not exist; MEMLOCK_INVALID, also for 0 permits, for more permits than the
+ * semaphore has, and, with MEMLOCK_MISMATCH_REFUSE, when the number of permits is not the one that
+ * the handle was opened with; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL.
+ * Thread-safe.
  *
  * # Safety
  * `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.
@@ -1451,7 +1453,8 @@ int memlock_permit_renew(struct memlock_permit *permit,
  * them. From then on a wait of this thread returns MEMLOCK_DEADLOCK if it cannot end without these
  * permits, and has neither a timeout nor a wait handle: see memlock_lock_bind().
  *
- * Returns MEMLOCK_OK; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_INVALID for NULL. No I/O.
+ * Returns MEMLOCK_OK, also for permits that are lost; MEMLOCK_NOT_HELD in a child made by fork,
+ * and when the handle holds nothing; MEMLOCK_INVALID for NULL. No I/O.
  *
  * # Safety
  * `permit` is NULL or permits that are held, used by no other thread during the call.

@@ -489,23 +489,26 @@ public:
     }
 
     /// Locks, and waits without a timeout. Throws errc::interrupted when client::cancel_waits()
-    /// ended the wait, and errc::unreachable, unknown, protocol or invalid; nothing is held then.
-    /// Throws errc::deadlock at once when this thread holds the mutex, by this object or another one;
-    /// what it holds is unchanged then. A lock that the server has lost is forgotten.
+    /// ended the wait, and errc::unreachable, unknown, protocol or invalid; nothing new is held then.
+    /// Throws errc::deadlock at once when this thread holds the mutex by this or another
+    /// memlock::mutex, or has bound it by memlock_lock_bind(). A lock that the server has lost is
+    /// forgotten.
     void lock() {
         const int answer = acquire(-1);
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
     /// Like lock(), but throws errc::interrupted when `handle` is cancelled, or was cancelled before,
-    /// and never errc::deadlock, since the handle can end the wait. To guard the lock, use `std::unique_lock guard{mutex, std::adopt_lock};`.
+    /// and never errc::deadlock, since the handle can end the wait. To guard the lock, use
+    /// `std::unique_lock guard{mutex, std::adopt_lock};`.
     void lock_unless(const wait_handle& handle) {
         const int answer = acquire(-1, detail::given(handle));
         if (answer != MEMLOCK_OK) detail::fail(answer, name_);
     }
 
-    /// Returns false when the mutex is held, also by this thread. One round trip. Otherwise throws as
-    /// lock(), and errc::recovering when the server gives no new locks yet.
+    /// Returns false when the mutex is held, also by this thread. One round trip, and some more when
+    /// this thread's lock was lost. Otherwise throws as lock(), and errc::recovering when the server
+    /// gives no new locks yet.
     [[nodiscard]] bool try_lock() { return acquired(0); }
 
     /// Returns false when `timeout` expired first, also while this thread holds the mutex. Otherwise
@@ -676,7 +679,7 @@ private:
                                                    timeout_ms, unless, &locked);
         if (answer == MEMLOCK_OK) {
             static_cast<void>(memlock_lock_bind(locked));
-            // If there is another one, the server has lost it.
+            // If there is another one, the server has lost it, or its lease is over.
             replace(entry, locked);
         } else if (entry.lock == nullptr) {
             vacate(entry);

@@ -35,7 +35,8 @@ pub unsafe extern "C-unwind" fn mutex_lock(
 }
 
 /// Like mutex_lock(), but does not wait: returns MEMLOCK_BUSY when the mutex is held, also when the
-/// calling thread holds it; MEMLOCK_RECOVERING while the server gives no new locks yet, held or not.
+/// calling thread holds it; MEMLOCK_RECOVERING while the server gives no new locks yet, held or
+/// not.
 ///
 /// # Safety
 /// `mutex_key` is NULL or a NUL-terminated string.
@@ -145,9 +146,9 @@ pub unsafe extern "C-unwind" fn semaphore_set_up(
 /// permits; if it holds all of them itself and acquires another one, it waits until one is released
 /// or expires. A child made by fork() holds none of its parent's permits.
 ///
-/// Returns MEMLOCK_OK; MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when there is no such semaphore,
-/// because it was never set up, has expired or was torn down; MEMLOCK_INVALID, MEMLOCK_UNREACHABLE,
-/// MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
+/// Returns MEMLOCK_OK; MEMLOCK_INTERRUPTED; MEMLOCK_DEADLOCK; MEMLOCK_NOT_FOUND when there is no
+/// such semaphore, because it was never set up, has expired or was torn down; MEMLOCK_INVALID,
+/// MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN, MEMLOCK_PROTOCOL or MEMLOCK_CONFIG. Thread-safe.
 ///
 /// # Safety
 /// `name` is NULL or a NUL-terminated string.

@@ -52,7 +52,8 @@ pub const MEMLOCK_UNKNOWN: c_int = -3;
 pub const MEMLOCK_PROTOCOL: c_int = -4;
 /// An invalid URL or setting.
 pub const MEMLOCK_CONFIG: c_int = -5;
-/// The caller already holds what it asks for: here, the calling thread a bare mutex.
+/// The caller already holds what it asks for, and would wait for itself: a bare mutex, or what it
+/// has bound by memlock_lock_bind() or memlock_permit_bind().
 pub const MEMLOCK_DEADLOCK: c_int = -6;
 /// A bug in memlock was caught. Please report it.
 pub const MEMLOCK_INTERNAL: c_int = -7;

@@ -52,7 +52,8 @@ pub struct memlock_owner {
 ///
 /// Returns MEMLOCK_OK and a handle in *lock, to be released by memlock_unlock() or
 /// memlock_lock_drop(). Otherwise *lock is NULL, and the answer is one of the above, or
-/// MEMLOCK_INTERRUPTED, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL.
+/// MEMLOCK_INTERRUPTED, MEMLOCK_DEADLOCK, MEMLOCK_INVALID, MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or
+/// MEMLOCK_PROTOCOL.
 /// Thread-safe.
 ///
 /// # Safety
@@ -159,23 +160,23 @@ pub unsafe extern "C-unwind" fn memlock_lock_drop(lock: *mut memlock_lock) -> c_
     })
 }
 
-/// Writes into `sql`, which has room for `size` bytes, the SQL statement that releases the lock as a
-/// part of a transaction of the caller's, on the PostgreSQL or MySQL that the lock is on. Run it as
-/// the last statement of the transaction, by the client library of the database. If it changes one
-/// row, commit: the lock is released together with the work. If it changes none, the lock was lost:
-/// roll back. From the statement to the end of the transaction no other holder can acquire the lock,
-/// whatever happens to its lease. No I/O.
+/// Writes into `sql`, which has room for `size` bytes, the SQL statement that releases the lock as
+/// a part of a transaction of the caller's, on the PostgreSQL or MySQL that the lock is on. Run it
+/// as the last statement of the transaction, by the client library of the database. If it changes
+/// one row, commit: the lock is released together with the work. If it changes none, the lock was
+/// lost: roll back. From the statement to the end of the transaction no other holder can acquire
+/// the lock, whatever happens to its lease. No I/O.
 ///
 /// From this call on memlock_lock_remaining_ms() is 0, and a lock that is renewed automatically is
 /// not renewed any more. Once the transaction has ended, call memlock_unlock(): after a commit it
 /// returns MEMLOCK_OK and wakes the next waiter, which otherwise finds the lock free within about a
-/// second; after a rollback it releases the lock. It returns MEMLOCK_LOST if the lease ended before the
-/// transaction did, also after a commit. To keep the lock after a rollback, call memlock_lock_extend()
-/// instead.
+/// second; after a rollback it releases the lock. It returns MEMLOCK_LOST if the lease ended before
+/// the transaction did, also after a commit. To keep the lock after a rollback, call
+/// memlock_lock_extend() instead.
 ///
 /// Returns MEMLOCK_OK; MEMLOCK_CONFIG when the lock is not on a database; MEMLOCK_INVALID, and an
-/// unchanged lock, when `size` is too small (MEMLOCK_SQL_SIZE is always enough), when nothing is held,
-/// and in a child made by fork.
+/// unchanged lock, when `size` is too small (MEMLOCK_SQL_SIZE is always enough), when nothing is
+/// held, and in a child made by fork.
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held, used by no other thread during the call; `sql` is NULL or
@@ -267,13 +268,14 @@ pub unsafe extern "C-unwind" fn memlock_lock_renew(
     enter(|| unsafe { lent_mut(lock, "lock") }?.held.renew(max_hold_ms, callback, arg))
 }
 
-/// Binds the lock to the calling thread until the handle is freed: only this thread will unlock it. From
-/// then on a wait of this thread for the same mutex returns MEMLOCK_DEADLOCK if it has neither a timeout
-/// nor a wait handle, by whatever function and client, since only this thread could end it. If the lock
-/// was bound to another thread, that ends. Without this call the lock is bound to no thread, and such a
-/// wait goes on until another thread unlocks, or the lease ends.
+/// Binds the lock to the calling thread until the handle is freed: only this thread will unlock it.
+/// From then on a wait of this thread for the same mutex returns MEMLOCK_DEADLOCK if it has neither
+/// a timeout nor a wait handle, by whatever function and client, since only this thread could end
+/// it. If the lock was bound to another thread, that ends. Without this call the lock is bound to
+/// no thread, and such a wait goes on until another thread unlocks, or the lease ends.
 ///
-/// Returns MEMLOCK_OK; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_INVALID for NULL. No I/O.
+/// Returns MEMLOCK_OK, also for a lock that is lost; MEMLOCK_NOT_HELD in a child made by fork, and
+/// when the handle holds nothing; MEMLOCK_INVALID for NULL. No I/O.
 ///
 /// # Safety
 /// `lock` is NULL or a lock that is held, used by no other thread during the call.

@@ -80,8 +80,6 @@ impl Leased {
         if !self.is_ours() || matches!(self.state, State::Released) {
             return self.report(Answer::NotHeld);
         }
-        // It may have been bound before.
-        self.bound = None;
         self.bound = Some(Bound::to_this_thread(self.token));
         Answer::Ok.into()
     }

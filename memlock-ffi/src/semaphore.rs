@@ -168,15 +168,16 @@ pub unsafe extern "C-unwind" fn memlock_semaphore_close(semaphore: *mut memlock_
 ///
 /// `timeout_ms` is how long to wait for them: 0 does not wait (then MEMLOCK_BUSY or
 /// MEMLOCK_RECOVERING), -1 waits without a limit, a positive value waits for that many milliseconds
-/// (then MEMLOCK_TIMED_OUT). Waiters are served in FIFO order. Acquiring available permits takes one
-/// round trip, or two when other processes have used the semaphore meanwhile.
+/// (then MEMLOCK_TIMED_OUT). Waiters are served in FIFO order. Acquiring available permits takes
+/// one round trip, or two when other processes have used the semaphore meanwhile.
 ///
 /// Returns MEMLOCK_OK and a handle in *permit, to be released by memlock_permit_release() or
 /// memlock_permit_drop(). Otherwise *permit is NULL, and the answer is one of the above, or
-/// MEMLOCK_INTERRUPTED; MEMLOCK_NOT_FOUND when the handle was opened with 0 and the semaphore does
-/// not exist; MEMLOCK_INVALID, also for 0 permits, for more permits than the semaphore has, and,
-/// with MEMLOCK_MISMATCH_REFUSE, when the number of permits is not the one that the handle was
-/// opened with; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL. Thread-safe.
+/// MEMLOCK_INTERRUPTED; MEMLOCK_DEADLOCK; MEMLOCK_NOT_FOUND when the handle was opened with 0 and
+/// the semaphore does not exist; MEMLOCK_INVALID, also for 0 permits, for more permits than the
+/// semaphore has, and, with MEMLOCK_MISMATCH_REFUSE, when the number of permits is not the one that
+/// the handle was opened with; MEMLOCK_UNREACHABLE, MEMLOCK_UNKNOWN or MEMLOCK_PROTOCOL.
+/// Thread-safe.
 ///
 /// # Safety
 /// `semaphore` is NULL or an open semaphore, `permit` is NULL or writable.

@@ -3,6 +3,7 @@
 //! | lock | held while | never while |
 //! | --- | --- | --- |
 //! | `HeldLock`, `HeldPermits` of an object | a few instructions run, with the GIL | releasing the GIL, doing I/O, dropping an `Acquisition` |
+//! | `Acquisition::statement` | a few instructions run | taking the GIL |
 //! | `Acquisition::guard` | extending and releasing on the server, without the GIL | taking the GIL |
 //!
 //! Therefore no thread ever waits for the GIL while it holds one of these locks. A fork cannot
@@ -18,6 +19,8 @@ use memlock_core::clock::{Clock, Moment, SystemClock};
 use memlock_core::{
     Error, ErrorKind, Extension, Guard, Loss, Release, Renewal, Result, Token, fork,
 };
+
+use pyo3::prelude::*;
 
 use crate::deferral::{Deferral, Scope};
 use crate::entered::Statement;
@@ -35,7 +38,7 @@ pub(crate) struct Acquisition {
     pub(crate) scope: Scope,
     pub(crate) deferral: Deferral,
     /// The `with` statement, if there is one.
-    pub(crate) statement: Statement,
+    statement: Statement,
     process: u64,
     /// The end of the guaranteed time, in nanoseconds of the boot clock: readable during an
     /// extension.
@@ -78,6 +81,13 @@ impl Acquisition {
     /// Whether it was acquired by this process, as opposed to a parent.
     pub(crate) fn is_of_this_process(&self) -> bool {
         self.process == fork::generation()
+    }
+
+    /// A `with` statement has entered it, in this thread. A child enters nothing of its parent's.
+    pub(crate) fn enter(&self, py: Python<'_>) {
+        if self.is_of_this_process() {
+            self.statement.enter(py, self.token);
+        }
     }
 
     /// The time for which it is guaranteed to be held. No I/O; does not wait for an extension that

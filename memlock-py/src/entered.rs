@@ -37,12 +37,11 @@ pub(crate) struct Statement(Mutex<Option<bound::Bound>>);
 static INSTRUCTIONS: PyOnceLock<(Vec<u8>, Vec<u8>)> = PyOnceLock::new();
 
 impl Statement {
-    /// `__enter__()` was called in this thread.
+    /// `__enter__()` was called in this thread, which must be of the process that acquired it: another
+    /// thread may have locked this when that process forked.
     pub(crate) fn enter(&self, py: Python<'_>, token: Token) {
         // Without an answer, only a wait for itself is not noticed.
         let Ok(Some(releaser)) = left_by(py) else { return };
-        // A permit may be entered again.
-        self.leave();
         *self.bound() = Some(bound::Bound::to(releaser, token));
     }
 
@@ -58,7 +57,7 @@ impl Statement {
 
 /// The event loop that a wait of this thread keeps from going on, if anything is bound to one.
 pub(crate) fn event_loop(py: Python<'_>) -> Option<usize> {
-    if bound::is_any_to_event_loop() { running_loop(py).ok().flatten() } else { None }
+    if bound::has_event_loops() { running_loop(py).ok().flatten() } else { None }
 }
 
 /// What must leave the statement that has called `__enter__()`; `None` if another thread may.

@@ -96,7 +96,7 @@ impl Mutex {
             Err(report) => return Ok(Err(report)),
         };
         if scope == Scope::With {
-            held.statement.enter(py, held.token);
+            held.enter(py);
         }
         if let Some(displaced) = self.held_lock.replace(py, held) {
             py.detach(|| drop(displaced));

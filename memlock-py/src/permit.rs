@@ -147,7 +147,7 @@ impl Permit {
     }
 
     fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
-        slf.get().held.statement.enter(slf.py(), slf.get().held.token);
+        slf.get().held.enter(slf.py());
         slf
     }
 

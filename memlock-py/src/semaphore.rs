@@ -417,7 +417,7 @@ impl Semaphore {
         match semaphore.take(py, semaphore.timeout, Request::default(), None, Scope::With)? {
             Ok(held) => {
                 let held = Arc::new(held);
-                held.statement.enter(py, held.token);
+                held.enter(py);
                 semaphore.held_permits.push(py, held);
             }
             Err(report) => return Err(semaphore.subject.timed_out(py, &report)),

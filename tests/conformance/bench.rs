@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use memlock_core::Answer;
 use memlock_core::clock::{Clock, SystemClock};
-use memlock_core::store::schemes;
+use memlock_core::store::{Guarantees, schemes};
 use memlock_tests::assert_safe;
 use memlock_tests::doors::{
     Door, Driver, For, Held, Language, Outcome, Remote, Rust, WaitingThread,
@@ -93,10 +93,10 @@ impl Bench {
         (Box::new(Remote::open(&driver, &self.place.url).unwrap()), driver)
     }
 
-    /// The longest value that the store keeps.
-    pub(crate) fn longest_value(&self) -> usize {
+    /// What the store promises.
+    pub(crate) fn guarantees(&self) -> Guarantees {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-        schemes::connect(&self.place.store_url, &clock).unwrap().guarantees().longest_value
+        schemes::connect(&self.place.store_url, &clock).unwrap().guarantees()
     }
 
     /// A busy machine may not run what holds it, renews it, or warns of its end, for some seconds.

@@ -1,14 +1,17 @@
 //! A wait without a limit for what is bound to the waiting thread.
 
 use std::thread;
+use std::time::Duration;
 
 use memlock_core::{Bound, Client, ErrorKind, Request, Wait};
+use memlock_tests::launch::until;
 
 use crate::bench::{Bench, LEASE, waits};
 
 behaviours! {
     in Rust:
     a_wait_for_ones_own_lock_is_refused
+    a_wait_for_ones_own_lock_whose_lease_is_over_is_not
     a_wait_for_ones_own_permits_is_refused
 }
 
@@ -36,6 +39,26 @@ fn a_wait_for_ones_own_lock_is_refused(bench: &Bench) {
     // It is bound, but not held.
     drop(mutex.lock().unwrap());
     drop(bound);
+}
+
+/// The server may keep it for a little longer, and then gives it to another.
+fn a_wait_for_ones_own_lock_whose_lease_is_over_is_not(bench: &Bench) {
+    let client = client(bench);
+    let mutex = client.mutex("m", bench.store.shortest_lease).unwrap();
+    let semaphore = client.semaphore("s", 1, bench.store.shortest_lease).unwrap();
+    let (held, ours) = (mutex.lock().unwrap(), semaphore.acquire().unwrap());
+    let _bound = [held.token(), ours.token()].map(Bound::to_this_thread);
+    let longer = bench.guarantees().covering(Duration::ZERO);
+    let seconds = Duration::from_secs(bench.guarantees().covering_seconds(Duration::ZERO));
+    until("the lease of the permit is over", || {
+        let status = semaphore.status().unwrap().unwrap();
+        status.holders.iter().all(|holder| holder.remaining <= seconds)
+    });
+    drop(semaphore.acquire().unwrap());
+    until("the lease of the lock is over", || {
+        mutex.owner().unwrap().is_none_or(|owner| owner.remaining.unwrap() <= longer)
+    });
+    drop(mutex.lock().unwrap());
 }
 
 fn a_wait_for_ones_own_permits_is_refused(bench: &Bench) {

@@ -5,7 +5,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use memlock_core::{Answer, Client, ErrorKind, Extension, Insertion, Release, Wait, Waited};
+use memlock_core::{
+    Answer, Bound, Client, Error, ErrorKind, Extension, Insertion, Release, Request, Wait, Waited,
+};
 use memlock_tests::assert_safe;
 use memlock_tests::doors::{Door, For, No, Rust, WaitingThread};
 use memlock_tests::fake::{self, Behaviour};
@@ -144,6 +146,29 @@ fn an_outage_of_the_url_is_tolerated_from_the_first_attempt_on() {
         server.restart();
         assert!(waits.join().unwrap().is_ok());
     });
+}
+
+#[test]
+fn a_wait_for_ones_own_lock_is_refused_once_the_server_answers() {
+    let server = Memcached::start();
+    let client =
+        Client::connect(&url::with(&server.url(), "io_timeout=200ms&outage=3600s")).unwrap();
+    let (mutex, semaphore) =
+        (client.mutex("m", LEASE).unwrap(), client.semaphore("s", 1, LEASE).unwrap());
+    let (lock, permit) = (mutex.lock().unwrap(), semaphore.acquire().unwrap());
+    let _bound = [lock.token(), permit.token()].map(Bound::to_this_thread);
+    let resume = |_: &Error| server.resume();
+    let wait = Wait::FOREVER.on_outage(&resume);
+    server.pause();
+    assert_eq!(mutex.lock_with(&wait).unwrap_err().kind(), ErrorKind::Deadlock);
+    server.pause();
+    let error = semaphore.acquire_with(Request::default(), &wait).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Deadlock);
+    let mut plain = server.plain();
+    for queue in ["lock:m%wait", "semaphore:s%wait"] {
+        assert!(plain.get(queue).is_none_or(|entries| entries.is_empty()), "{queue}");
+    }
+    assert!(lock.check().unwrap() && permit.check().unwrap());
 }
 
 #[test]

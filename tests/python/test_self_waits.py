@@ -315,3 +315,32 @@ def test_a_child_waits_for_its_parent(
         eventually(lambda: plain.queue(name) or os.waitid(os.P_PID, child, has_ended))
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_a_child_binds_nothing_of_its_parent(client: memlock.Client, name: str) -> None:
+    semaphore = client.semaphore(name, 1, 30)
+    permit = semaphore.permit()
+    entered, released = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            with contextlib.suppress(memlock.NotHeld), permit:
+                os.write(entered[1], b".")
+                # Until its parent has released, which is not waited for here.
+                os.read(released[0], 1)
+                assert semaphore.acquire()
+                semaphore.release()
+            with contextlib.suppress(memlock.NotHeld), permit:
+                pass
+            os._exit(0 if semaphore.acquire() else 1)
+        finally:
+            os._exit(2)
+    os.read(entered[0], 1)
+    permit.release()
+    other = semaphore.permit()
+    os.write(released[1], b".")
+    other.release()
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    for end in (*entered, *released):
+        os.close(end)

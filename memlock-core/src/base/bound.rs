@@ -2,19 +2,21 @@
 //! limit for one of them would be a wait for itself, if it keeps that thread or event loop from going
 //! on.
 //!
-//! One list for the whole process, whichever language an acquisition was made in:
+//! There is one list in each copy of this library in a process: C, C++ and the bare functions of C share
+//! one, and so do all objects and functions of the Python module.
 //!
 //! | bound | to | until |
 //! | --- | --- | --- |
-//! | a bare mutex | the thread that locked it | it is unlocked, or found to be over |
+//! | a bare mutex | the thread that locked it | it is unlocked |
 //! | a `memlock::mutex` of C++ | the thread that locked it | it is unlocked |
-//! | what a `with` statement of Python has entered | the thread, or the event loop, that has to leave it | it is left |
+//! | what a `with` statement of Python has entered | the thread, or the event loop, that has to leave it | it is left, or a release is tried |
 //! | a handle of C, after `memlock_lock_bind` or `memlock_permit_bind` | the thread that called it | the handle is freed |
 //! | what the `memlock run` around a nested one holds | the thread that waits | the process ends |
 //! | any token, in Rust | the thread that made the [`Bound`] | that is dropped |
 //!
-//! Everything else may be released by any thread, and is never taken for a wait for itself. The server
-//! decides whether one of the tokens is in the way: what is bound may have been lost.
+//! Everything else is taken to be released by any thread, and a wait for it for none for itself. The
+//! server decides whether one of the tokens is in the way: what is bound may have been lost, and the lease
+//! may be over.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -24,7 +26,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::fork::{self, ForkLocal};
 use crate::owner::Token;
 
-static BOUND: ForkLocal<Mutex<BTreeSet<(Releaser, Token)>>> = ForkLocal::new();
+static BOUND: ForkLocal<Mutex<BTreeSet<Entry>>> = ForkLocal::new();
+
+/// The number tells those that bind the same token apart.
+type Entry = (Releaser, Token, u64);
 
 /// A thread: a number that no other thread of this process has or had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -60,8 +65,7 @@ pub enum Releaser {
 #[derive(Debug)]
 #[must_use = "dropping it ends what it stands for"]
 pub struct Bound {
-    releaser: Releaser,
-    token: Token,
+    entry: Entry,
     process: u64,
 }
 
@@ -71,25 +75,27 @@ impl Bound {
         Bound::to(Releaser::Thread(Thread::current()), token)
     }
 
-    /// Only `releaser` will release the acquisition with this token, which is bound once at a time.
+    /// Only `releaser` will release the acquisition with this token.
     pub fn to(releaser: Releaser, token: Token) -> Bound {
-        bound().insert((releaser, token));
-        Bound { releaser, token, process: fork::generation() }
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        let entry = (releaser, token, LAST.fetch_add(1, Ordering::Relaxed));
+        bound().insert(entry);
+        Bound { entry, process: fork::generation() }
     }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
         if self.process == fork::generation() {
-            bound().remove(&(self.releaser, self.token));
+            bound().remove(&self.entry);
         }
     }
 }
 
 /// Whether anything is bound to an event loop.
-pub fn is_any_to_event_loop() -> bool {
-    let first = Releaser::EventLoop(0);
-    existing().is_some_and(|bound| bound.range((first, Token::from_bits(0))..).next().is_some())
+pub fn has_event_loops() -> bool {
+    let (first, _) = all_of(Releaser::EventLoop(0));
+    existing().is_some_and(|bound| bound.range(first..).next().is_some())
 }
 
 /// The tokens of what is bound to this thread, or to the event loop that runs in it.
@@ -97,18 +103,25 @@ pub(crate) fn tokens(event_loop: Option<usize>) -> Vec<Token> {
     let Some(bound) = existing() else { return Vec::new() };
     let thread = Releaser::Thread(Thread::current());
     let releasers = std::iter::once(thread).chain(event_loop.map(Releaser::EventLoop));
-    let (first, last) = (Token::from_bits(0), Token::from_bits(u128::MAX));
     releasers
-        .flat_map(|releaser| bound.range((releaser, first)..=(releaser, last)))
-        .map(|&(_, token)| token)
+        .flat_map(|releaser| {
+            let (first, last) = all_of(releaser);
+            bound.range(first..=last)
+        })
+        .map(|&(_, token, _)| token)
         .collect()
 }
 
-fn bound() -> MutexGuard<'static, BTreeSet<(Releaser, Token)>> {
+/// The first and the last entry that this releaser may have.
+fn all_of(releaser: Releaser) -> (Entry, Entry) {
+    ((releaser, Token::from_bits(0), 0), (releaser, Token::from_bits(u128::MAX), u64::MAX))
+}
+
+fn bound() -> MutexGuard<'static, BTreeSet<Entry>> {
     BOUND.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn existing() -> Option<MutexGuard<'static, BTreeSet<(Releaser, Token)>>> {
+fn existing() -> Option<MutexGuard<'static, BTreeSet<Entry>>> {
     BOUND.existing().map(|bound| bound.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -136,7 +149,10 @@ mod tests {
         });
         let others = others.join().unwrap();
         assert_eq!(tokens(None), [token(u128::MAX)]);
+        let again = Bound::to_this_thread(token(u128::MAX));
         drop((last, others));
+        assert_eq!(tokens(None), [token(u128::MAX)], "it was bound again");
+        drop(again);
         assert_eq!(tokens(None), []);
     }
 
@@ -144,7 +160,7 @@ mod tests {
     fn what_is_bound_to_an_event_loop_counts_where_that_runs() {
         let (one, other) = (4096, 8192);
         let bound = Bound::to(Releaser::EventLoop(one), token(1));
-        assert!(is_any_to_event_loop());
+        assert!(has_event_loops());
         assert_eq!(tokens(None), []);
         assert_eq!(tokens(Some(other)), []);
         let mine = Bound::to_this_thread(token(2));

@@ -1,7 +1,7 @@
 //! The first attempt of every acquisition. The call enters the wait only if this attempt fails and
 //! the caller has time.
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{ErrorKind, Result};
 use crate::target::Target;
 use crate::wait::local::LocalWaiters;
 use crate::wait::policy::Event;
@@ -53,21 +53,15 @@ pub(super) fn acquire<G: Acquire>(
     if first.is_err() && interruption.is_set() {
         return Ok(Waited::Interrupted);
     }
-    let start = Start { began, deadline, known, first };
-    if start.first.is_ok() && would_wait_for_itself(acquire, wait, target) {
-        let text = "This thread holds it already, and would wait for itself: release it first, or limit the \
-                    wait.";
-        return Err(Error::new(ErrorKind::Deadlock, text));
+    let held = wait.released_afterwards();
+    let start = Start { began, deadline, known, first, held };
+    // Asked here, because a waiter behind others of its process reads nothing.
+    if start.first.is_ok()
+        && !start.held.is_empty()
+        && let Ok(replies) = target.read(&[acquire.inspection()])
+        && let Some(reply) = replies.first()
+    {
+        start.check(acquire, reply)?;
     }
     wait::run(acquire, wait, target, local, &interruption, start)
-}
-
-/// Whether the wait could end only after the caller has released what it holds. No I/O if the caller
-/// has bound nothing.
-fn would_wait_for_itself<G: Acquire>(acquire: &G, wait: &Wait<'_>, target: &Target) -> bool {
-    let held = wait.released_afterwards();
-    !held.is_empty()
-        && target
-            .read(&[acquire.inspection()])
-            .is_ok_and(|replies| replies.first().is_some_and(|reply| acquire.needs(reply, &held)))
 }

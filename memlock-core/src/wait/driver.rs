@@ -14,7 +14,8 @@ use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Key;
 use crate::notify::{Listener, Reach, WakeMessage};
-use crate::owner::Identity;
+use crate::owner::{Identity, Token};
+use crate::store::Reply;
 use crate::target::Target;
 use crate::wait_id::WaitId;
 
@@ -38,6 +39,24 @@ pub(crate) struct Start {
     /// The result of the first attempt; `None` if the call joins the queue without one, because
     /// `known` is set. An error is an outage that the wait may tolerate.
     pub(crate) first: Result<Option<Event>>,
+    /// What is released only after the wait: see [`Wait::released_afterwards`].
+    pub(crate) held: Vec<Token>,
+}
+
+impl Start {
+    /// Checks whether the wait could end only after the waiter has released what it holds, by the reply
+    /// to an inspection of the target.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Deadlock`].
+    pub(crate) fn check<G: Acquire>(&self, acquire: &G, reply: &Reply) -> Result<()> {
+        if self.held.is_empty() || !acquire.needs(reply, &self.held) {
+            return Ok(());
+        }
+        let text = "This thread holds it already, and would wait for itself: release it first, or limit the \
+                    wait.";
+        Err(Error::new(ErrorKind::Deadlock, text))
+    }
 }
 
 /// Waits until `acquire` succeeds, or the wait ends.
@@ -53,10 +72,10 @@ pub(crate) fn run<G: Acquire>(
     let queue_key = target.key.waiters();
     let identity = target.context.identity()?;
     let mut waiter = Waiter::enter(acquire, wait, target, local, &queue_key, identity, &start);
-    match start.first {
-        Ok(Some(first)) => waiter.observe(first),
+    match &start.first {
+        Ok(Some(first)) => waiter.observe(*first),
         Ok(None) => {}
-        Err(error) => waiter.fail(error)?,
+        Err(error) => waiter.fail(error.clone())?,
     }
     waiter.run(interruption, start.deadline)
 }
@@ -65,6 +84,7 @@ pub(crate) fn run<G: Acquire>(
 struct Waiter<'a, 'g, G: Acquire> {
     acquire: &'g mut G,
     wait: &'a Wait<'a>,
+    start: &'a Start,
     target: &'a Target,
     /// The waiters of this process, in which this waiter has a number.
     local: &'a LocalWaiters<G::HandoffRequest, G::Guard>,
@@ -102,7 +122,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         local: &'a LocalWaiters<G::HandoffRequest, G::Guard>,
         queue_key: &'a Key,
         identity: &'a Identity,
-        start: &Start,
+        start: &'a Start,
     ) -> Self {
         let is_recent = target.now().since(start.began) < RECENT;
         let known = start.known.unwrap_or_default();
@@ -115,6 +135,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         Waiter {
             acquire,
             wait,
+            start,
             target,
             local,
             number,

@@ -116,7 +116,8 @@ pub unsafe extern "C-unwind" fn memlock_permit_renew(
 /// them. From then on a wait of this thread returns MEMLOCK_DEADLOCK if it cannot end without these
 /// permits, and has neither a timeout nor a wait handle: see memlock_lock_bind().
 ///
-/// Returns MEMLOCK_OK; MEMLOCK_NOT_HELD in a child made by fork; MEMLOCK_INVALID for NULL. No I/O.
+/// Returns MEMLOCK_OK, also for permits that are lost; MEMLOCK_NOT_HELD in a child made by fork,
+/// and when the handle holds nothing; MEMLOCK_INVALID for NULL. No I/O.
 ///
 /// # Safety
 /// `permit` is NULL or permits that are held, used by no other thread during the call.

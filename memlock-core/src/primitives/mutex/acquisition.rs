@@ -1,6 +1,7 @@
 //! Acquiring a mutex: one acquisition, from its first attempt to the grant.
 
 use std::cell::Cell;
+use std::time::Duration;
 
 use super::attempt::{Attempt, Attempted};
 use super::lock::{Grant, HandoffRequest, Lock, Tenure};
@@ -210,6 +211,11 @@ impl Acquire for Acquisition<'_> {
 
     fn needs(&self, reply: &Reply, held: &[Token]) -> bool {
         let Reply::Value(item) = reply else { return false };
+        // Beyond the lease, the server keeps it for this long.
+        let longer = self.attempt.target.context.guarantees().covering(Duration::ZERO);
+        if item.remaining.is_some_and(|left| left <= longer) {
+            return false;
+        }
         OwnerRecord::parse(&item.value).is_some_and(|record| held.contains(&record.token))
     }
 

@@ -8,7 +8,7 @@ use super::combine::Combiner;
 use super::handle::{Semaphore, Wrote};
 use super::operation::{Acquisition, Doubt, Kind, Operation, OperationOutcome, ServerClock};
 use super::permit::{Grant, Permit};
-use super::record::Reservation;
+use super::record::{Holding, Reservation};
 use super::snapshot::{Refusal, Snapshot};
 use super::submit;
 use super::ticket::Completion;
@@ -384,8 +384,11 @@ impl Acquire for Attempt<'_> {
         else {
             return false;
         };
-        let holdings = record.holdings.iter();
-        let ours = holdings.filter(|holding| holding.until > now && held.contains(&holding.token));
+        // Beyond the lease, the server keeps them for this long.
+        let longer = self.semaphore.target.context.guarantees().covering_seconds(Duration::ZERO);
+        let is_over = |holding: &&Holding| holding.until.saturating_sub(now) <= longer;
+        let holdings = record.holdings.iter().filter(|holding| !is_over(holding));
+        let ours = holdings.filter(|holding| held.contains(&holding.token));
         let ours = ours.fold(0, |sum: u32, holding| sum.saturating_add(holding.permits));
         ours > 0 && record.permits.saturating_sub(ours) < self.request.permits
     }

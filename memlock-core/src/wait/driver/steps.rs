@@ -120,7 +120,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
             return Ok(false);
         };
         self.woken_by = None;
-        match self.acquire.state(&reply, before == 0) {
+        match self.state(&reply, before == 0) {
             Ok(state) => self.observe(Event::Joined { before, state }),
             Err(error) => self.fail(error)?,
         }
@@ -135,7 +135,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         estimated: bool,
         reply: &Reply,
     ) -> Result<(usize, TargetState)> {
-        let state = self.acquire.state(reply, before == 0)?;
+        let state = self.state(reply, before == 0)?;
         if !estimated || state != TargetState::Free && !self.acquire.is_for_the_first(reply) {
             return Ok((before, state));
         }
@@ -144,7 +144,13 @@ impl<G: Acquire> Waiter<'_, '_, G> {
             // The entry may have been removed already.
             _ => 0,
         };
-        Ok((before, self.acquire.state(reply, before == 0)?))
+        Ok((before, self.state(reply, before == 0)?))
+    }
+
+    /// The state of the target, unless the wait is for itself.
+    fn state(&mut self, reply: &Reply, first: bool) -> Result<TargetState> {
+        self.start.check(self.acquire, reply)?;
+        self.acquire.state(reply, first)
     }
 
     pub(super) fn inspect(&mut self, target: bool, queue: bool) -> Result<()> {
@@ -188,7 +194,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
             Some(view) => view == QueueView::Behind(0),
             None => self.policy.is_called(),
         };
-        let state = match reply.map(|reply| self.acquire.state(&reply, first)) {
+        let state = match reply.map(|reply| self.state(&reply, first)) {
             Some(Err(error)) => return self.fail(error),
             Some(Ok(state)) => Some(state),
             None => None,
