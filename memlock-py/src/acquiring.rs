@@ -11,12 +11,9 @@
 //! | while the grant is on its way | releases what it was granted |
 //! | afterwards, before the thread has the GIL | takes the GIL: the exit waits until no acquisition is in progress |
 
-use std::thread;
 use std::time::Duration;
 
 use memlock_core::active_calls::{ActiveCall, ActiveCalls};
-
-use crate::shutdown;
 
 static ACTIVE: ActiveCalls = ActiveCalls::new();
 
@@ -28,27 +25,14 @@ pub(crate) const PATIENCE: Duration = Duration::from_millis(500);
 /// its patience, the interpreter is usually finalizing, and the thread ends in silence, as daemon
 /// threads do. If not, some exit handler may be waiting for this thread: so the call returns after
 /// all, with an exception.
-const SILENCE: Duration = PATIENCE.saturating_mul(2);
+pub(crate) const SILENCE: Duration = PATIENCE.saturating_mul(2);
 
 /// Whether any thread is acquiring.
 pub(crate) fn any() -> bool {
     ACTIVE.any()
 }
 
-/// Runs an acquisition, without the GIL. Returns `None` when the interpreter exits: what was
-/// acquired is dropped, which must release it. Otherwise the thread counts as acquiring until it
-/// drops the second value, with the GIL.
-pub(crate) fn unless_exiting<T>(body: impl FnOnce() -> T) -> Option<(T, ActiveCall<'static>)> {
-    // Either the exit sees that this call is active, or this call sees that the exit has begun.
-    let active = ACTIVE.enter();
-    if !shutdown::abandons_this_thread() {
-        let acquired = body();
-        if !shutdown::abandons_this_thread() {
-            return Some((acquired, active));
-        }
-        drop(acquired);
-    }
-    drop(active);
-    thread::sleep(SILENCE);
-    None
+/// The thread counts as acquiring until it drops this: unless the interpreter exits, with the GIL.
+pub(crate) fn enter() -> ActiveCall<'static> {
+    ACTIVE.enter()
 }

@@ -45,7 +45,7 @@ pub(crate) fn cancel_waits(py: Python<'_>) -> PyResult<()> {
 #[pyo3(text_signature = "(mutex_key, duration)")]
 pub(crate) fn mutex_lock(py: Python<'_>, mutex_key: Name, duration: Seconds) -> PyResult<bool> {
     let acquired = wait(py, None, None, |wait| {
-        Ok(Acquired::mutex(&mutex_key, bare::lock(&mutex_key.0, duration.0, wait)))
+        Acquired::mutex(&mutex_key, bare::lock(&mutex_key.0, duration.0, wait))
     })?;
     done_or(py, acquired.keep(), None, Kind::Mutex)
 }
@@ -61,7 +61,7 @@ pub(crate) fn mutex_lock_nonblock(
     duration: Seconds,
 ) -> PyResult<bool> {
     let acquired = acquire(py, || {
-        Ok(Acquired::mutex(&mutex_key, bare::mutex_lock_nonblock(&mutex_key.0, duration.0)))
+        Acquired::mutex(&mutex_key, bare::mutex_lock_nonblock(&mutex_key.0, duration.0))
     })?;
     done_or(py, acquired.keep(), Some(Answer::Busy), Kind::Mutex)
 }
@@ -113,7 +113,7 @@ pub(crate) fn semaphore_set_up(
 #[pyo3(text_signature = "(name, duration)")]
 pub(crate) fn semaphore_acquire(py: Python<'_>, name: Name, duration: Seconds) -> PyResult<bool> {
     let acquired = wait(py, None, None, |wait| {
-        Ok(Acquired::permit(&name, bare::acquire(&name.0, duration.0, wait)))
+        Acquired::permit(&name, bare::acquire(&name.0, duration.0, wait))
     })?;
     done_or(py, acquired.keep(), None, Kind::Semaphore)
 }
@@ -129,7 +129,7 @@ pub(crate) fn semaphore_acquire_nonblock(
     duration: Seconds,
 ) -> PyResult<bool> {
     let acquired = acquire(py, || {
-        Ok(Acquired::permit(&name, bare::semaphore_acquire_nonblock(&name.0, duration.0)))
+        Acquired::permit(&name, bare::semaphore_acquire_nonblock(&name.0, duration.0))
     })?;
     done_or(py, acquired.keep(), Some(Answer::Busy), Kind::Semaphore)
 }
@@ -238,7 +238,7 @@ fn call_bare(
     kind: Kind,
     body: impl FnOnce() -> Result<Report> + Send,
 ) -> PyResult<bool> {
-    let report = call(py, || Ok(body()))?;
+    let report = call(py, body)?;
     done_or(py, report, no, kind)
 }
 

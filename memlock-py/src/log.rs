@@ -65,14 +65,24 @@ pub(crate) fn install(py: Python<'_>) -> PyResult<()> {
     Ok(())
 }
 
-/// Runs a wait that calls [`raised`] from time to time.
-pub(crate) fn watched<T>(py: Python<'_>, wait: impl FnOnce() -> T) -> T {
-    let outer = RAISED.replace(Raised::Nothing);
-    let result = wait();
-    if let Raised::Error(late) = RAISED.replace(outer) {
-        raise_later(py, late);
+/// While this exists, this thread is in a wait that calls [`raised`] from time to time.
+pub(crate) struct Watched<'py> {
+    outer: Option<Raised>,
+    py: Python<'py>,
+}
+
+/// Begins such a wait.
+pub(crate) fn watch(py: Python<'_>) -> Watched<'_> {
+    Watched { outer: Some(RAISED.replace(Raised::Nothing)), py }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        let outer = self.outer.take().unwrap_or(Raised::Unwatched);
+        if let Raised::Error(late) = RAISED.replace(outer) {
+            raise_later(self.py, late);
+        }
     }
-    result
 }
 
 /// Takes the exception that a handler has raised during this wait.

@@ -58,7 +58,7 @@ impl Subject {
         py: Python<'_>,
         body: impl FnOnce() -> Result<T> + Send,
     ) -> PyResult<T> {
-        call::call(py, || Ok(body()))?.map_err(|error| self.failed(py, &error))
+        call::call(py, body)?.map_err(|error| self.failed(py, &error))
     }
 
     /// Like [`Subject::call`], for a call that may acquire something: see [`call::acquire`].
@@ -68,7 +68,7 @@ impl Subject {
         body: impl FnOnce() -> Result<T> + Send,
     ) -> PyResult<T> {
         self.check_open(py)?;
-        call::acquire(py, || Ok(body()))?.map_err(|error| self.failed(py, &error))
+        call::acquire(py, body)?.map_err(|error| self.failed(py, &error))
     }
 
     /// Runs a wait of the core for at most `timeout`, or without a limit. Returns the report of the
@@ -81,7 +81,7 @@ impl Subject {
         body: impl FnOnce(&Wait<'_>) -> Result<std::result::Result<T, Report>> + Send,
     ) -> PyResult<std::result::Result<T, Report>> {
         self.check_open(py)?;
-        let waited = call::wait(py, timeout, cancel, |wait| Ok(body(wait)))?;
+        let waited = call::wait(py, timeout, cancel, body)?;
         match waited.map_err(|error| self.failed(py, &error))? {
             Err(report) if report == Answer::Interrupted => {
                 self.check_open(py)?;

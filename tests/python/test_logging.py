@@ -19,7 +19,7 @@ def fail(url: str = "memcached://127.0.0.1:1") -> None:
         memlock.connect(url).mutex("x").locked()
 
 
-LOST = "lock:{} is lost: it was gone from the server, or another's."
+LOST = 'The lock "{}" on memcached at {}:{} is lost: it was gone from the server, or another\'s.'
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str, int, str]]:
@@ -243,7 +243,7 @@ sys.stdin.readline()
         child.says("check")
         assert child.reads() == "False"
         assert child.process.stderr is not None
-        assert child.process.stderr.readline() == LOST.format(name) + "\n"
+        assert child.process.stderr.readline() == LOST.format(name, "127.0.0.1", server.port) + "\n"
         child.says("end")
         assert child.process.stderr.read() == ""
 
