@@ -33,6 +33,8 @@ fn a_wait_for_ones_own_lock_is_refused(bench: &Bench) {
     let mutex = other.mutex("m", LEASE).unwrap();
     thread::scope(|scope| {
         let waiting = waits(scope, || drop(mutex.lock().unwrap()));
+        let error = mutex.lock().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Deadlock, "behind another thread, too");
         drop(held);
         waiting.join().unwrap();
     });

@@ -48,8 +48,7 @@ impl Hasher for Fnv {
 pub(super) struct HeldLock {
     pub(super) lock: Lock,
     pub(super) thread: Thread,
-    /// `None` once its lease was found to be over.
-    pub(super) bound: Option<Bound>,
+    pub(super) _bound: Bound,
 }
 
 pub(super) struct HeldPermit {

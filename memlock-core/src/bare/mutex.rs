@@ -36,15 +36,10 @@ pub fn mutex_lock_nonblock(name: &[u8], duration: Duration) -> Result<Report> {
 /// As [`mutex_lock`].
 pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> {
     let mutex = default_client()?.mutex(name, duration)?;
-    if let Some(held) = holdings().locks.get_mut(name)
-        && held.lock.remaining().is_zero()
-    {
-        held.bound = None;
-    }
     match mutex.lock_or_report(wait)? {
         Ok(lock) => {
-            let bound = Some(Bound::to_this_thread(lock.token()));
-            store(name, HeldLock { lock, thread: Thread::current(), bound });
+            let bound = Bound::to_this_thread(lock.token());
+            store(name, HeldLock { lock, thread: Thread::current(), _bound: bound });
             Ok(Answer::Ok.into())
         }
         Err(report) => Ok(report),
