@@ -13,6 +13,7 @@ behaviours! {
     a_wait_for_ones_own_lock_is_refused
     a_wait_for_ones_own_lock_whose_lease_is_over_is_not
     a_wait_for_ones_own_permits_is_refused
+    a_wait_for_ones_own_permits_whose_lease_is_over_is_not
 }
 
 fn client(bench: &Bench) -> Client {
@@ -45,22 +46,26 @@ fn a_wait_for_ones_own_lock_is_refused(bench: &Bench) {
 
 /// The server may keep it for a little longer, and then gives it to another.
 fn a_wait_for_ones_own_lock_whose_lease_is_over_is_not(bench: &Bench) {
-    let client = client(bench);
-    let mutex = client.mutex("m", bench.store.shortest_lease).unwrap();
-    let semaphore = client.semaphore("s", 1, bench.store.shortest_lease).unwrap();
-    let (held, ours) = (mutex.lock().unwrap(), semaphore.acquire().unwrap());
-    let _bound = [held.token(), ours.token()].map(Bound::to_this_thread);
+    let mutex = client(bench).mutex("m", bench.store.shortest_lease).unwrap();
+    let held = mutex.lock().unwrap();
+    let _bound = Bound::to_this_thread(held.token());
     let longer = bench.guarantees().covering(Duration::ZERO);
-    let seconds = Duration::from_secs(bench.guarantees().covering_seconds(Duration::ZERO));
-    until("the lease of the permit is over", || {
-        let status = semaphore.status().unwrap().unwrap();
-        status.holders.iter().all(|holder| holder.remaining <= seconds)
-    });
-    drop(semaphore.acquire().unwrap());
-    until("the lease of the lock is over", || {
+    until("its lease is over", || {
         mutex.owner().unwrap().is_none_or(|owner| owner.remaining.unwrap() <= longer)
     });
     drop(mutex.lock().unwrap());
+}
+
+fn a_wait_for_ones_own_permits_whose_lease_is_over_is_not(bench: &Bench) {
+    let semaphore = client(bench).semaphore("s", 1, bench.store.shortest_lease).unwrap();
+    let held = semaphore.acquire().unwrap();
+    let _bound = Bound::to_this_thread(held.token());
+    let longer = Duration::from_secs(bench.guarantees().covering_seconds(Duration::ZERO));
+    until("their lease is over", || {
+        let status = semaphore.status().unwrap().unwrap();
+        status.holders.iter().all(|holder| holder.remaining <= longer)
+    });
+    drop(semaphore.acquire().unwrap());
 }
 
 fn a_wait_for_ones_own_permits_is_refused(bench: &Bench) {

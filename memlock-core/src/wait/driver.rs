@@ -53,8 +53,8 @@ impl Start {
         if self.held.is_empty() || !acquire.needs(reply, &self.held) {
             return Ok(());
         }
-        let text = "This thread holds it already, and would wait for itself: release it first, or limit the \
-                    wait.";
+        let text = "The caller already holds it, and would wait for itself: release it first, or limit \
+                    the wait.";
         Err(Error::new(ErrorKind::Deadlock, text))
     }
 }
