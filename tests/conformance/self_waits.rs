@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use memlock_core::{Bound, Client, ErrorKind, Request, Wait};
+use memlock_core::{Bound, Client, ErrorKind, Request, Wait, Waited};
 use memlock_tests::launch::until;
 
 use crate::bench::{Bench, LEASE, waits};
@@ -12,6 +12,7 @@ behaviours! {
     in Rust:
     a_wait_for_ones_own_lock_is_refused
     a_wait_for_ones_own_lock_whose_lease_is_over_is_not
+    a_wait_for_ones_own_lock_that_can_be_cancelled_is_not
     a_wait_for_ones_own_permits_is_refused
     a_wait_for_ones_own_permits_whose_lease_is_over_is_not
 }
@@ -54,6 +55,20 @@ fn a_wait_for_ones_own_lock_whose_lease_is_over_is_not(bench: &Bench) {
         mutex.owner().unwrap().is_none_or(|owner| owner.remaining.unwrap() <= longer)
     });
     drop(mutex.lock().unwrap());
+}
+
+fn a_wait_for_ones_own_lock_that_can_be_cancelled_is_not(bench: &Bench) {
+    let client = client(bench);
+    let (mutex, cancel) = (client.mutex("m", LEASE).unwrap(), client.cancel_handle());
+    thread::scope(|scope| {
+        let waiting = waits(scope, || {
+            let held = mutex.lock().unwrap();
+            let _bound = Bound::to_this_thread(held.token());
+            mutex.lock_with(&Wait::FOREVER.unless_cancelled(&cancel)).unwrap()
+        });
+        cancel.cancel();
+        assert!(matches!(waiting.join().unwrap(), Waited::Interrupted));
+    });
 }
 
 fn a_wait_for_ones_own_permits_whose_lease_is_over_is_not(bench: &Bench) {

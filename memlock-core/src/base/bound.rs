@@ -23,12 +23,13 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::fork::{self, ForkLocal};
+use crate::fork::ForkLocal;
 use crate::owner::Token;
 
 static BOUND: ForkLocal<Mutex<BTreeSet<Entry>>> = ForkLocal::new();
 
-/// The number tells those that bind the same token apart.
+/// The number, which no other entry of this process and its children has, tells those that bind the same
+/// token apart.
 type Entry = (Releaser, Token, u64);
 
 /// A thread: a number that no other thread of this process has or had.
@@ -64,10 +65,7 @@ pub enum Releaser {
 /// by `fork` has bound nothing.
 #[derive(Debug)]
 #[must_use = "dropping it ends what it stands for"]
-pub struct Bound {
-    entry: Entry,
-    process: u64,
-}
+pub struct Bound(Entry);
 
 impl Bound {
     /// Only the calling thread will release the acquisition with this token.
@@ -80,15 +78,13 @@ impl Bound {
         static LAST: AtomicU64 = AtomicU64::new(0);
         let entry = (releaser, token, LAST.fetch_add(1, Ordering::Relaxed));
         bound().insert(entry);
-        Bound { entry, process: fork::generation() }
+        Bound(entry)
     }
 }
 
 impl Drop for Bound {
     fn drop(&mut self) {
-        if self.process == fork::generation() {
-            bound().remove(&self.entry);
-        }
+        bound().remove(&self.0);
     }
 }
 
