@@ -224,6 +224,9 @@ impl Context {
     /// The name that `key` was made from, for people; the key itself if the name is too long to be
     /// read from it.
     pub(crate) fn name_of(&self, key: &Key) -> String {
+        if let Some(name) = self.keys().exact_name(key) {
+            return name.to_owned();
+        }
         match self.keys().read(key.as_str()) {
             Some(Named { name: Some(name), .. }) => String::from_utf8_lossy(&name).into_owned(),
             _ => key.to_string(),

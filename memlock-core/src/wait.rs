@@ -43,7 +43,7 @@ pub(crate) mod queue;
 mod wake;
 
 pub(crate) use acquire::{Acquire, QueueReceipt};
-pub(crate) use driver::{Start, run};
+pub(crate) use driver::{Own, Start, run};
 pub(crate) use interruption::Interruption;
 pub use limit::{Cancel, Wait, Waited};
 pub(crate) use poll::poll;

@@ -1,5 +1,5 @@
 //! The subject of a call: a lock, a semaphore, a counter or a distinct list. Every exception that
-//! concerns a subject names it, and its server.
+//! concerns a subject names it, and its server; of the bare functions, unless the name is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -200,7 +200,8 @@ pub(crate) fn creation_error(
         return raise_core(py, error);
     }
     let name = String::from_utf8_lossy(&name.0);
-    let name = if has_secret_url(&name) { "***" } else { &*name };
+    let name: String =
+        if has_secret_url(&name) { "***".into() } else { name.chars().take(100).collect() };
     let server = client.shown_url.split('?').next().unwrap_or_default();
-    raise(py, error.kind().answer(), format!("The {what} \"{name:.100}\" on {server}: {error}"))
+    raise(py, error.kind().answer(), format!("The {what} {name:?} on {server}: {error}"))
 }

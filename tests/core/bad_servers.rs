@@ -161,6 +161,21 @@ fn a_wait_for_ones_own_lock_is_refused_once_the_server_answers() {
     let wait = Wait::FOREVER.on_outage(&resume);
     server.pause();
     assert_eq!(mutex.lock_with(&wait).unwrap_err().kind(), ErrorKind::Deadlock);
+    let lock = thread::scope(|scope| {
+        // Behind another thread, which alone uses the server.
+        let thread = WaitingThread::default();
+        let (same, mutex, server) = (thread.clone(), &mutex, &server);
+        let first = scope.spawn(move || {
+            same.is_this_one();
+            drop(mutex.lock_with(&Wait::FOREVER.on_outage(&|_| server.resume())).unwrap());
+        });
+        until("it waits", || thread.is_asleep());
+        server.pause();
+        assert_eq!(mutex.lock().unwrap_err().kind(), ErrorKind::Deadlock);
+        drop(lock);
+        first.join().unwrap();
+        mutex.lock().unwrap()
+    });
     server.pause();
     let error = semaphore.acquire_with(Request::default(), &wait).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Deadlock);

@@ -13,6 +13,7 @@ use memlock_tests::launch::until;
 use memlock_tests::memcached_text::MemcachedText;
 use memlock_tests::proxy::{Fault, Match, Proxy};
 use memlock_tests::server::Memcached;
+use memlock_tests::url;
 
 /// For what must happen, however slow the machine.
 fn patience() -> Wait<'static> {
@@ -116,6 +117,22 @@ fn flags_and_expiry_are_the_items_own() {
     let error = counter.try_acquire().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Protocol);
     assert!(error.to_string().contains("not a decimal number"), "{error}");
+}
+
+#[test]
+fn a_counter_is_named_as_it_was_given() {
+    let server = Memcached::start();
+    server.plain().add("app-lock:x%20y", "no number", 60);
+    let client = Client::connect(&url::with(&server.url(), "prefix=app-")).unwrap();
+    for name in ["lock:x%20y", "semaphore:jobs", "%k"] {
+        let counter = client.counter(name).unwrap();
+        let error = counter.try_acquire().unwrap_err();
+        let subject = format!("counter {name:?} on memcached at {}", server.address());
+        assert!(error.to_string().contains(&subject), "{error}");
+        assert_eq!(error.subject().map(ToString::to_string), Some(subject));
+    }
+    let error = client.counter("lock:x%20y").unwrap().available().unwrap_err();
+    assert!(error.to_string().contains("The item app-lock:x%20y is not"), "{error}");
 }
 
 #[test]

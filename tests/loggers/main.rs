@@ -124,6 +124,7 @@ fn trouble() {
         || Client::connect(&url::with(&server.url(), "io_timeout=2s&outage=60s")).unwrap();
     let client = connect();
     let mutex = |name: &str, lease| client.mutex(name, lease).unwrap();
+    let place = format!("memcached at {}", server.address());
     *LISTENER.server.lock().unwrap() = Some(server.plain());
     drop(mutex("first", 30 * SECOND).lock().unwrap());
     let commands = LISTENER.commands.lock().unwrap().take();
@@ -185,12 +186,20 @@ fn trouble() {
 
     assert!(server.plain().delete("lock:kept"));
     assert_eq!(lock.wait_lost(PATIENCE), Some(Loss::Gone));
-    LISTENER.hears(Level::Warn, "memlock.renewal", " is lost: it was gone");
+    LISTENER.hears(
+        Level::Warn,
+        "memlock.renewal",
+        &format!("The lock \"kept\" on {place} is lost: it was gone"),
+    );
 
     let permit = permit(6 * SECOND);
     server.kill();
     assert_eq!(permit.wait_lost(PATIENCE), Some(Loss::Expired));
-    LISTENER.hears(Level::Warn, "memlock.renewal", " is lost: it could not be renewed");
+    LISTENER.hears(
+        Level::Warn,
+        "memlock.renewal",
+        &format!("The permit of the semaphore \"s\" on {place} is lost: it could not be renewed"),
+    );
     server.restart();
     assert!(mutex("after", 30 * SECOND).lock_for(PATIENCE).unwrap().is_some());
     LISTENER.hears(Level::Warn, "memlock.store", "was started anew");

@@ -14,7 +14,7 @@
 //! | what the `memlock run` around a nested one holds | the thread that waits | the process ends |
 //! | any token, in Rust | the thread that made the [`Bound`] | that is dropped |
 //!
-//! Everything else is taken to be released by any thread, and a wait for it for none for itself. The
+//! Any thread may release everything else, so a wait for that is never taken for a wait for itself. The
 //! server decides whether one of the tokens is in the way: what is bound may have been lost, and the lease
 //! may be over.
 

@@ -205,7 +205,6 @@ impl Error {
     }
 
     /// What happened, without what it is about.
-    #[allow(dead_code, reason = "not every store has tools")]
     pub(crate) fn sentence(&self) -> &str {
         &self.sentence
     }
@@ -282,10 +281,13 @@ impl Error {
         Error { kind, sentence: tell(&self.sentence), ..self }
     }
 
-    /// Prepends the operation, so that the sentence states what was being done.
-    pub(crate) fn during(self, operation: impl fmt::Display) -> Error {
-        let kind = self.kind;
-        self.told_as(kind, |sentence| format!("{operation}: {sentence}"))
+    /// Prepends the operation, so that the message states what was being done.
+    pub(crate) fn during(mut self, operation: impl fmt::Display) -> Error {
+        match &mut self.before {
+            Some(before) => *before = format!("{operation}: {before}").into(),
+            None => self.sentence = format!("{operation}: {}", self.sentence),
+        }
+        self
     }
 
     /// Names the server that failed, unless it is named already.

@@ -207,6 +207,11 @@ impl Keyspace {
         }
     }
 
+    /// The name of a key that [`Keyspace::exact`] has made, and of no other.
+    pub(crate) fn exact_name<'a>(&self, key: &'a Key) -> Option<&'a str> {
+        key.is_shared.then_some(key.as_str()).and_then(|key| key.strip_prefix(&*self.prefix))
+    }
+
     /// The key of a session of a distinct list: `list:<session>`.
     pub fn session(&self, name: &[u8]) -> Key {
         self.key(Family::List.stem(), name)

@@ -90,8 +90,10 @@ pub(crate) trait Kind: Sized + Send + Sync {
     type Waiters;
     /// How an orphaned grant is reaped.
     const REAPER: &'static Reaper;
-    /// The operation, for messages.
+    /// The operations, for messages.
     const RELEASING: &'static str;
+    const EXTENDING: &'static str;
+    const CHECKING: &'static str;
 
     fn target(&self) -> &Target;
     fn target_mut(&mut self) -> &mut Target;
@@ -217,7 +219,7 @@ impl<K: Kind> LeaseGuard<K> {
             return Ok(false);
         }
         let there = K::is_there(self);
-        let there = there.map_err(|error| self.kind.target().said("Checking", error))?;
+        let there = there.map_err(|error| self.kind.target().said(K::CHECKING, error))?;
         Ok(there && !self.remaining().is_zero())
     }
 
@@ -297,7 +299,7 @@ impl<K: Kind> LeaseGuard<K> {
     /// [`ErrorKind::Protocol`](crate::ErrorKind::Protocol): the lease may or may not have been
     /// extended; rely on the shorter of the two leases, as [`LeaseGuard::remaining`] does.
     pub fn extend(&mut self, lease: Duration) -> Result<Extension> {
-        let lease = self.kind.target().lease(EXTENDING, lease)?;
+        let lease = self.kind.target().lease(K::EXTENDING, lease)?;
         if !self.is_ours_to_use() {
             return Ok(if self.was_lost() { Extension::Lost } else { Extension::NotHeld });
         }
@@ -315,7 +317,7 @@ impl<K: Kind> LeaseGuard<K> {
             }
             Err(error) => {
                 let error = if self.release_in_doubt { after_release(error) } else { error };
-                Err(self.kind.target().said(EXTENDING, error))
+                Err(self.kind.target().said(K::EXTENDING, error))
             }
         }
     }
@@ -434,9 +436,6 @@ fn after_release(error: Error) -> Error {
         )
     })
 }
-
-/// The operation, for messages.
-const EXTENDING: &str = "Extending the lease of";
 
 /// Why there is no statement that releases.
 pub(super) const NOTHING_TO_RELEASE: &str = "Nothing is held that a transaction could release.";

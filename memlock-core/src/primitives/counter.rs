@@ -229,8 +229,12 @@ impl Counter {
     fn number(&self, item: &Item) -> Result<u64> {
         // `decr` leaves spaces where a number became shorter.
         let text = std::str::from_utf8(&item.value).ok().map(str::trim_end);
-        text.and_then(|text| text.parse().ok())
-            .ok_or_else(|| Error::protocol("Its item is not a decimal number of free permits."))
+        text.and_then(|text| text.parse().ok()).ok_or_else(|| {
+            Error::protocol(format!(
+                "The item {} is not a decimal number of free permits.",
+                self.target.key
+            ))
+        })
     }
 
     fn missing(&self) -> Error {

@@ -5,7 +5,7 @@ use crate::error::{ErrorKind, Result};
 use crate::target::Target;
 use crate::wait::local::LocalWaiters;
 use crate::wait::policy::Event;
-use crate::wait::{self, Acquire, Interruption, Start, Wait, Waited};
+use crate::wait::{self, Acquire, Interruption, Own, Start, Wait, Waited};
 
 /// Acquires the target immediately, or waits for it as specified by `wait`.
 ///
@@ -53,15 +53,10 @@ pub(super) fn acquire<G: Acquire>(
     if first.is_err() && interruption.is_set() {
         return Ok(Waited::Interrupted);
     }
-    let held = wait.released_afterwards();
-    let start = Start { began, deadline, known, first, held };
-    // Asked here, because a waiter behind others of its process reads nothing.
-    if start.first.is_ok()
-        && !start.held.is_empty()
-        && let Ok(replies) = target.read(&[acquire.inspection()])
-        && let Some(reply) = replies.first()
-    {
-        start.check(acquire, reply)?;
+    let own = Own::new(wait.released_afterwards());
+    if first.is_ok() {
+        own.ask(acquire, target)?;
     }
+    let start = Start { began, deadline, known, first, own };
     wait::run(acquire, wait, target, local, &interruption, start)
 }

@@ -1,5 +1,6 @@
 //! The blocking driver: a thread that carries out the steps of its [`Policy`].
 
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,9 @@ const REST: Duration = Duration::from_secs(1);
 /// The longest sleep of a waiter behind others of its process, which wake it.
 const LONG: Duration = Duration::from_secs(3600);
 
+/// How often it asks in an outage whether it waits for itself.
+const ASKING: Duration = Duration::from_secs(1);
+
 /// The state of a call that enters the wait after its first attempt.
 pub(crate) struct Start {
     pub(crate) began: Moment,
@@ -39,22 +43,46 @@ pub(crate) struct Start {
     /// The result of the first attempt; `None` if the call joins the queue without one, because
     /// `known` is set. An error is an outage that the wait may tolerate.
     pub(crate) first: Result<Option<Event>>,
-    /// What is released only after the wait: see [`Wait::released_afterwards`].
-    pub(crate) held: Vec<Token>,
+    pub(crate) own: Own,
 }
 
-impl Start {
+/// What is released only after the wait: see [`Wait::released_afterwards`].
+pub(crate) struct Own {
+    held: Vec<Token>,
+    /// Whether the target has not been compared with it yet.
+    is_open: Cell<bool>,
+}
+
+impl Own {
+    pub(crate) fn new(held: Vec<Token>) -> Own {
+        let is_open = Cell::new(!held.is_empty());
+        Own { held, is_open }
+    }
+
+    /// Reads the target, unless this was done, and checks the reply. Where the server does not answer, it
+    /// is still to be done.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Deadlock`].
+    pub(crate) fn ask<G: Acquire>(&self, acquire: &G, target: &Target) -> Result<()> {
+        if !self.is_open.get() {
+            return Ok(());
+        }
+        target.one(acquire.inspection()).map_or(Ok(()), |reply| self.check(acquire, &reply))
+    }
+
     /// Checks whether the wait could end only after the waiter has released what it holds, by the reply
     /// to an inspection of the target.
     ///
     /// # Errors
     /// [`ErrorKind::Deadlock`].
-    pub(crate) fn check<G: Acquire>(&self, acquire: &G, reply: &Reply) -> Result<()> {
+    fn check<G: Acquire>(&self, acquire: &G, reply: &Reply) -> Result<()> {
+        self.is_open.set(false);
         if self.held.is_empty() || !acquire.needs(reply, &self.held) {
             return Ok(());
         }
-        let text = "The caller already holds it, and would wait for itself: release it first, or limit \
-                    the wait.";
+        let text = "The caller already holds what it waits for, and would wait for itself: release that \
+                    first, or limit the wait.";
         Err(Error::new(ErrorKind::Deadlock, text))
     }
 }
@@ -189,6 +217,10 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
                 if let Some(guard) = self.sleep(until) {
                     return Ok(self.granted_by_thread(guard, interruption.is_set()));
                 }
+                // A waiter behind others of its process reads nothing else.
+                if !self.is_first && self.local.start_work(&target.key, self.number) {
+                    self.start.own.ask(self.acquire, target)?;
+                }
                 continue;
             }
             self.is_connected = true;
@@ -226,7 +258,8 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         if interruption.is_set() {
             return Step::End(Ended::Interrupted);
         }
-        Step::Sleep(deadline.unwrap_or_else(|| self.now() + LONG))
+        let longest = if self.start.own.is_open.get() { ASKING } else { LONG };
+        Step::Sleep(deadline.unwrap_or_else(|| self.now() + longest))
     }
 
     /// Whether this waiter is now the first of its process. If so, it takes over the queue position
@@ -368,7 +401,8 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             return Err(error);
         }
         if self.failure.is_none() {
-            log::info!("Waiting for the {} through an outage: {error}", self.target.subject());
+            let subject = self.target.subject();
+            log::info!("Waiting for the {subject} through an outage: {}", error.sentence());
             self.wait.tell_of_outage(&error);
         }
         let event = if error.is_crowded() { Event::Crowded } else { Event::Failed };

@@ -118,10 +118,9 @@ impl Queue<'_> {
             let _ = self.target.one(Op::CompareAndSet { key, version, value, expiry, returns });
         }
         let text = format!(
-            "The item {} on {} is not memlock's: another program stores something there. Delete it, or choose \
+            "The item {} is not memlock's: another program stores something there. Delete it, or choose \
              another prefix.",
-            self.key,
-            self.target.server()
+            self.key
         );
         Err(Failure { error: Error::protocol(text), sent: true })
     }

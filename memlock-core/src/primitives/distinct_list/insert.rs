@@ -34,7 +34,7 @@ impl DistinctList {
     /// As [`DistinctList::insert`]; after an error, some of the keys may be in the list.
     pub fn insert_many<K: AsRef<[u8]>>(&mut self, keys: &[K]) -> Result<Option<Vec<Insertion>>> {
         for key in keys {
-            check_member(key.as_ref())?;
+            check_member(key.as_ref()).map_err(|error| self.said("Inserting into", error))?;
         }
         let mut answers = Vec::with_capacity(keys.len());
         for batch in keys.chunks(BATCH) {

@@ -65,7 +65,7 @@ impl DistinctList {
     /// [`ErrorKind::Invalid`] for a duration out of range; [`ErrorKind::Unreachable`],
     /// [`ErrorKind::Unknown`], [`ErrorKind::Protocol`].
     pub fn set_up(&mut self, duration: Duration) -> Result<SetUp> {
-        let lease = Lease::new(duration)?;
+        let lease = Lease::new(duration).map_err(|error| self.said("Setting up", error))?;
         let mut tried = Vec::new();
         let mut error = None;
         for _ in 0..ATTEMPTS {
@@ -110,7 +110,7 @@ impl DistinctList {
                 Err(failure) => error = Some(in_doubt(failure.error)),
             }
         }
-        Err(self.said("Setting up", error.unwrap_or_else(not_a_session)))
+        Err(self.said("Setting up", error.unwrap_or_else(|| self.not_a_session())))
     }
 
     /// Ends the session for all clients, in one atomic step. False if there was none: it was never
@@ -145,7 +145,7 @@ impl DistinctList {
                 Err(failure) => error = Some(in_doubt(failure.error)),
             }
         }
-        Err(self.said("Tearing down", error.unwrap_or_else(not_a_session)))
+        Err(self.said("Tearing down", error.unwrap_or_else(|| self.not_a_session())))
     }
 
     /// The id of a key; `Some(None)` if the key is not in the list, `None` if there is no such
@@ -155,7 +155,7 @@ impl DistinctList {
     /// [`ErrorKind::Invalid`] for an empty key or one above 64 KiB; [`ErrorKind::Unreachable`],
     /// [`ErrorKind::Protocol`].
     pub fn id(&mut self, key: impl AsRef<[u8]>) -> Result<Option<Option<u64>>> {
-        check_member(key.as_ref())?;
+        check_member(key.as_ref()).map_err(|error| self.said("Reading", error))?;
         self.within(|list, generation| {
             let key = list.key_item(generation, key.as_ref());
             let replies = list.target.read(&[Op::get(&key), Op::get(&list.target.key)])?;
@@ -319,6 +319,15 @@ impl DistinctList {
         item_expiry(generation.ends.since(self.target.now()))
     }
 
+    pub(super) fn not_a_session(&self) -> Error {
+        let text = format!(
+            "The item {} changes too fast, or was not written by memlock: choose another session name \
+             or prefix.",
+            self.target.key
+        );
+        Error::new(ErrorKind::Protocol, text)
+    }
+
     pub(super) fn said(&self, doing: &str, error: Error) -> Error {
         self.target.said(doing, error)
     }
@@ -381,12 +390,4 @@ pub(super) fn parse_number(value: &[u8]) -> Option<u64> {
 /// The error after a write whose outcome is not known.
 fn in_doubt(error: Error) -> Error {
     error.after_write(true, "session")
-}
-
-pub(super) fn not_a_session() -> Error {
-    Error::new(
-        ErrorKind::Protocol,
-        "The session's item changes too fast, or was not written by memlock: choose another \
-         session name or prefix.",
-    )
 }

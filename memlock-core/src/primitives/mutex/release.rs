@@ -30,6 +30,8 @@ impl Kind for Exclusive {
     type Waiters = Item;
     const REAPER: &'static Reaper = &REAPER;
     const RELEASING: &'static str = "Unlocking";
+    const EXTENDING: &'static str = "Extending the lease of";
+    const CHECKING: &'static str = "Checking";
 
     fn target(&self) -> &Target {
         &self.target

@@ -21,6 +21,8 @@ impl Kind for Permits {
     type Waiters = Wakes;
     const REAPER: &'static Reaper = &REAPER;
     const RELEASING: &'static str = "Releasing permits of";
+    const EXTENDING: &'static str = "Extending the lease of permits of";
+    const CHECKING: &'static str = "Checking permits of";
 
     fn target(&self) -> &Target {
         &self.semaphore.target

@@ -100,7 +100,8 @@ impl<G: Acquire> Waiter<'_, '_, G> {
             // something in its place.
             Err(failure) if failure.error.kind() == ErrorKind::Protocol => {
                 let subject = self.target.subject();
-                log::info!("Waiting for the {subject} without a queue: {}", failure.error);
+                let why = failure.error.sentence();
+                log::info!("Waiting for the {subject} without a queue: {why}");
                 self.observe(Event::Refused);
             }
             Err(failure) => self.fail(failure.error)?,
@@ -149,7 +150,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
 
     /// The state of the target, unless the wait is for itself.
     fn state(&mut self, reply: &Reply, first: bool) -> Result<TargetState> {
-        self.start.check(self.acquire, reply)?;
+        self.start.own.check(self.acquire, reply)?;
         self.acquire.state(reply, first)
     }
 
