@@ -40,11 +40,13 @@ pub(crate) mod local;
 pub mod policy;
 mod poll;
 pub(crate) mod queue;
+mod self_wait;
 mod wake;
 
 pub(crate) use acquire::{Acquire, QueueReceipt};
-pub(crate) use driver::{Own, Start, run};
+pub(crate) use driver::{Start, run};
 pub(crate) use interruption::Interruption;
 pub use limit::{Cancel, Wait, Waited};
 pub(crate) use poll::poll;
+pub(crate) use self_wait::SelfWait;
 pub(crate) use wake::{Reserve, Waker};

@@ -5,7 +5,7 @@ use crate::error::{ErrorKind, Result};
 use crate::target::Target;
 use crate::wait::local::LocalWaiters;
 use crate::wait::policy::Event;
-use crate::wait::{self, Acquire, Interruption, Own, Start, Wait, Waited};
+use crate::wait::{self, Acquire, Interruption, SelfWait, Start, Wait, Waited};
 
 /// Acquires the target immediately, or waits for it as specified by `wait`.
 ///
@@ -53,10 +53,10 @@ pub(super) fn acquire<G: Acquire>(
     if first.is_err() && interruption.is_set() {
         return Ok(Waited::Interrupted);
     }
-    let own = Own::new(wait.released_afterwards());
+    let self_wait = SelfWait::new(wait.released_afterwards());
     if first.is_ok() {
-        own.ask(acquire, target)?;
+        self_wait.ask(acquire, target)?;
     }
-    let start = Start { began, deadline, known, first, own };
+    let start = Start { began, deadline, known, first, self_wait };
     wait::run(acquire, wait, target, local, &interruption, start)
 }

@@ -1,6 +1,5 @@
 //! The blocking driver: a thread that carries out the steps of its [`Policy`].
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,12 +10,12 @@ use super::limit::{Wait, Waited};
 use super::local::{LocalWaiters, QueueTicket, RECENT, Unparked};
 use super::policy::{Ended, Event, Known, Policy, Step};
 use super::queue::Queue;
+use super::self_wait::SelfWait;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::name::Key;
 use crate::notify::{Listener, Reach, WakeMessage};
-use crate::owner::{Identity, Token};
-use crate::store::Reply;
+use crate::owner::Identity;
 use crate::target::Target;
 use crate::wait_id::WaitId;
 
@@ -31,9 +30,6 @@ const REST: Duration = Duration::from_secs(1);
 /// The longest sleep of a waiter behind others of its process, which wake it.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// How often it asks in an outage whether it waits for itself.
-const ASKING: Duration = Duration::from_secs(1);
-
 /// The state of a call that enters the wait after its first attempt.
 pub(crate) struct Start {
     pub(crate) began: Moment,
@@ -43,48 +39,7 @@ pub(crate) struct Start {
     /// The result of the first attempt; `None` if the call joins the queue without one, because
     /// `known` is set. An error is an outage that the wait may tolerate.
     pub(crate) first: Result<Option<Event>>,
-    pub(crate) own: Own,
-}
-
-/// What is released only after the wait: see [`Wait::released_afterwards`].
-pub(crate) struct Own {
-    held: Vec<Token>,
-    /// Whether the target has not been compared with it yet.
-    is_open: Cell<bool>,
-}
-
-impl Own {
-    pub(crate) fn new(held: Vec<Token>) -> Own {
-        let is_open = Cell::new(!held.is_empty());
-        Own { held, is_open }
-    }
-
-    /// Reads the target, unless this was done, and checks the reply. Where the server does not answer, it
-    /// is still to be done.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Deadlock`].
-    pub(crate) fn ask<G: Acquire>(&self, acquire: &G, target: &Target) -> Result<()> {
-        if !self.is_open.get() {
-            return Ok(());
-        }
-        target.one(acquire.inspection()).map_or(Ok(()), |reply| self.check(acquire, &reply))
-    }
-
-    /// Checks whether the wait could end only after the waiter has released what it holds, by the reply
-    /// to an inspection of the target.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Deadlock`].
-    fn check<G: Acquire>(&self, acquire: &G, reply: &Reply) -> Result<()> {
-        self.is_open.set(false);
-        if self.held.is_empty() || !acquire.needs(reply, &self.held) {
-            return Ok(());
-        }
-        let text = "The caller already holds what it waits for, and would wait for itself: release that \
-                    first, or limit the wait.";
-        Err(Error::new(ErrorKind::Deadlock, text))
-    }
+    pub(crate) self_wait: SelfWait,
 }
 
 /// Waits until `acquire` succeeds, or the wait ends.
@@ -219,7 +174,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
                 }
                 // A waiter behind others of its process reads nothing else.
                 if !self.is_first && self.local.start_work(&target.key, self.number) {
-                    self.start.own.ask(self.acquire, target)?;
+                    self.start.self_wait.ask(self.acquire, target)?;
                 }
                 continue;
             }
@@ -258,7 +213,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         if interruption.is_set() {
             return Step::End(Ended::Interrupted);
         }
-        let longest = if self.start.own.is_open.get() { ASKING } else { LONG };
+        let longest = self.start.self_wait.interval().unwrap_or(LONG);
         Step::Sleep(deadline.unwrap_or_else(|| self.now() + longest))
     }
 

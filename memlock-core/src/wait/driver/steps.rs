@@ -150,7 +150,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
 
     /// The state of the target, unless the wait is for itself.
     fn state(&mut self, reply: &Reply, first: bool) -> Result<TargetState> {
-        self.start.own.check(self.acquire, reply)?;
+        self.start.self_wait.check(self.acquire, reply)?;
         self.acquire.state(reply, first)
     }
 
