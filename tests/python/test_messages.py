@@ -190,8 +190,8 @@ def test_a_with_statement_that_times_out_says_what_is_missing(
 
 
 def names(error: BaseException, name: str, server: str) -> None:
-    assert name in str(error)
-    assert server in str(error)
+    text = str(error)
+    assert (text.count(f'{name}"'), text.count(server)) == (1, 1), text
 
 
 def test_an_exception_names_the_lock_and_the_server(

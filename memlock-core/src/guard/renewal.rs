@@ -92,7 +92,8 @@ impl Renewal {
         entry.state().due = entry.in_time();
         // In a child of the holder's process nothing is held.
         if entry.is_ours() {
-            renewer::add(&entry)?;
+            renewer::add(&entry)
+                .map_err(|error| entry.target.said("Renewing the lease of", error))?;
         }
         Ok(Renewal { entry })
     }

@@ -117,6 +117,12 @@ pub(crate) trait RenewableKind: Kind {
     fn begin(guard: &mut LeaseGuard<Self>, in_doubt: bool) -> Option<Box<dyn PendingRenewal>>;
 }
 
+/// A check whose errors name what is checked.
+fn named<K: Kind>(target: &Target, check: Check) -> Check {
+    let target = target.clone();
+    Box::new(move || check().map_err(|error| target.said(K::CHECKING, error)))
+}
+
 impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
     fn target(&self) -> &Target {
         self.kind.target()
@@ -163,11 +169,12 @@ impl<K: RenewableKind + 'static> Renewable for LeaseGuard<K> {
     }
 
     fn checker(&self) -> Check {
-        K::check(self)
+        named::<K>(self.kind.target(), K::check(self))
     }
 
     fn reclaimer(&mut self) -> Option<Check> {
-        K::reclaimer(self)
+        let check = K::reclaimer(self)?;
+        Some(named::<K>(self.kind.target(), check))
     }
 
     fn lose(&mut self, in_doubt: bool, ask: bool) -> bool {
