@@ -6,7 +6,6 @@ use super::default_client::default_client;
 use super::holdings::{MOST, holdings};
 use crate::distinct_list::DistinctList;
 use crate::error::{Answer, Result};
-use crate::lease::Lease;
 use crate::report::Report;
 
 /// Sets up a session that ends after `duration`: [`Answer::Ok`], or [`Answer::Exists`] if the
@@ -15,7 +14,6 @@ use crate::report::Report;
 /// # Errors
 /// As [`DistinctList::set_up`].
 pub fn distinct_list_set_up(session: &[u8], duration: Duration) -> Result<Report> {
-    Lease::new(duration)?;
     let mut list = default_client()?.distinct_list(session)?;
     let set_up = list.set_up(duration)?;
     let report = list.report(set_up);
