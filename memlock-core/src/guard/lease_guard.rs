@@ -97,7 +97,7 @@ pub(crate) trait Kind: Sized + Send + Sync {
 
     fn target(&self) -> &Target;
     fn target_mut(&mut self) -> &mut Target;
-    /// What is held of the subject, for messages.
+    /// The part of the subject that the holder has, for messages, such as `permit of the semaphore …`.
     fn what(&self, subject: &Subject) -> String {
         subject.to_string()
     }

@@ -22,7 +22,7 @@ pub(crate) struct RenewalEntry {
     pub(super) target: Target,
     pub(super) process: u64,
     pub(super) fence: Option<u64>,
-    /// What is held, for messages.
+    /// What the holder has, for messages, such as `permit of the semaphore …`.
     pub(super) what: String,
     pub(super) lease: Duration,
     /// The index of the server, among those of the client.

@@ -30,7 +30,7 @@ pub(crate) trait Renewable: Send {
     fn lease(&self) -> Lease;
     /// The generation of the process that acquired the guard.
     fn process(&self) -> u64;
-    /// What is held, for messages.
+    /// What the holder has, for messages, such as `permit of the semaphore …`.
     fn what(&self) -> String;
     /// When the lease is over, whatever the outcome of a release.
     fn ends(&self) -> Moment;
