@@ -31,7 +31,12 @@ impl Report {
     }
 
     /// An answer with a sentence that names this subject.
-    pub(crate) fn naming(subject: Subject, answer: Answer, sentence: impl Into<String>) -> Report {
+    pub(crate) fn naming(
+        subject: Subject,
+        answer: Answer,
+        tell: impl FnOnce(&Subject) -> String,
+    ) -> Report {
+        let sentence = tell(&subject);
         Report { subject: Some(Box::new(subject)), ..Report::new(answer, sentence) }
     }
 
@@ -153,7 +158,7 @@ pub(crate) fn refused(
         Answer::Interrupted => format!("The wait for {wanted} was cancelled; nothing is held."),
         other => return other.into(),
     };
-    Report::naming(subject.clone(), answer, sentence)
+    Report::naming(subject.clone(), answer, |_| sentence)
 }
 
 /// Reports a call that tried once on a server that gives no new grants yet.
@@ -165,12 +170,20 @@ pub(crate) fn recovering(target: &Target) -> Report {
         0 => "a moment".to_owned(),
         seconds => brief(Duration::from_secs(seconds)),
     };
-    let (left, subject) = (rounded_up(left), target.subject());
-    let sentence = format!(
-        "The {subject} cannot be given yet: the server was started {since} ago, and gives new ones \
-         in {left}, when all leases of before have ended. Try again then, or wait for it."
-    );
-    Report::naming(subject, Answer::Recovering, sentence)
+    let left = rounded_up(left);
+    Report::naming(target.subject(), Answer::Recovering, |subject| {
+        format!(
+            "The {subject} cannot be given yet: the server was started {since} ago, and gives new \
+             ones in {left}, when all leases of before have ended. Try again then, or wait for it."
+        )
+    })
+}
+
+/// Reports that what has to be set up before it is used does not exist.
+pub(crate) fn not_set_up(target: &Target) -> Report {
+    Report::naming(target.subject(), Answer::NotFound, |subject| {
+        format!("There is no {subject}: nobody has set it up, it has expired, or it was torn down.")
+    })
 }
 
 /// A duration for people, in whole seconds.

@@ -27,7 +27,7 @@ pub(crate) enum Kind {
 pub(crate) struct Subject {
     kind: Kind,
     pub(crate) name: Box<str>,
-    core: memlock_core::Subject,
+    core: Arc<memlock_core::Subject>,
     client: Arc<SharedClient>,
 }
 
@@ -39,7 +39,7 @@ impl Subject {
         core: memlock_core::Subject,
     ) -> Subject {
         let name = String::from_utf8_lossy(&name.0).into();
-        Subject { kind, name, core, client: Arc::clone(client) }
+        Subject { kind, name, core: Arc::new(core), client: Arc::clone(client) }
     }
 
     /// Runs a call of the core with the GIL released, unless the client is closed.

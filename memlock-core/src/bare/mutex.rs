@@ -50,9 +50,7 @@ pub fn lock(name: &[u8], duration: Duration, wait: &Wait<'_>) -> Result<Report> 
 fn about(name: &[u8], answer: Answer, text: &str) -> Report {
     match existing_client().map(|client| client.mutex(name, MIN_LEASE)) {
         Some(Ok(mutex)) => {
-            let subject = mutex.subject();
-            let text = format!("The {subject} {text}.");
-            Report::naming(subject, answer, text)
+            Report::naming(mutex.subject(), answer, |subject| format!("The {subject} {text}."))
         }
         _ => answer.into(),
     }

@@ -83,9 +83,9 @@ pub fn semaphore_release(name: &[u8]) -> Result<Report> {
         let text = "is held by this process: it acquired none, or has released them";
         return Ok(match existing_client().map(|client| client.open_semaphore(name, NO_LEASE)) {
             Some(Ok(semaphore)) => {
-                let subject = semaphore.subject();
-                let text = format!("No permit of the {subject} {text}.");
-                Report::naming(subject, Answer::NotHeld, text)
+                Report::naming(semaphore.subject(), Answer::NotHeld, |subject| {
+                    format!("No permit of the {subject} {text}.")
+                })
             }
             _ => Answer::NotHeld.into(),
         });

@@ -22,7 +22,8 @@ pub(crate) struct LeaseState {
     pub(crate) loss: Option<Loss>,
 }
 
-/// The report on a release, an extension or a check. `what`: what is held of the target, for messages.
+/// The report on a release, an extension or a check. `what`: the part of the target
+/// that the holder has, for messages.
 pub(crate) fn ended(
     answer: Answer,
     target: &Target,
@@ -65,7 +66,7 @@ pub(crate) fn ended(
         Answer::TimedOut => format!("The {what} was not lost before the limit of the wait passed."),
         other => return other.into(),
     };
-    Report::naming(subject, answer, sentence)
+    Report::naming(subject, answer, |_| sentence)
 }
 
 /// Why a lock or permit is lost before its lease has expired.

@@ -119,22 +119,22 @@ impl Counter {
 
     /// Reports that there is no such item: [`Answer::NotFound`] with a sentence.
     pub fn report_not_found(&self) -> Report {
-        let subject = self.target.subject();
-        let text = format!("There is no {subject}: set it up with the number of permits.");
-        Report::naming(subject, Answer::NotFound, text)
+        Report::naming(self.subject(), Answer::NotFound, |subject| {
+            format!("There is no {subject}: set it up with the number of permits.")
+        })
     }
 
     /// Reports that there was such an item already: [`Answer::Exists`] with a sentence.
     pub fn report_exists(&self) -> Report {
-        let subject = self.target.subject();
-        let text = format!("The {subject} was already set up; it is unchanged.");
-        Report::naming(subject, Answer::Exists, text)
+        Report::naming(self.subject(), Answer::Exists, |subject| {
+            format!("The {subject} was already set up; it is unchanged.")
+        })
     }
 
     /// Reports how a wait for a permit ended, with a sentence that names the counter.
     pub fn report(&self, waited: Waited<()>, wait: &Wait<'_>) -> Report {
-        let subject = self.target.subject();
         let Err(answer) = waited.into_result() else { return Answer::Ok.into() };
+        let subject = self.subject();
         let busy = || format!("The {subject} has no free permit");
         report::refused(
             &subject,

@@ -10,7 +10,7 @@ use crate::mutation::{self, Mutation};
 use crate::name::{Key, check_member};
 use crate::owner::Token;
 use crate::primitives::set_up::SetUp;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::store::{Expiry, Failure, Item, Op, Reply, Returns, Version};
 use crate::subject::Subject;
 use crate::target::{ATTEMPTS, Target};
@@ -235,23 +235,21 @@ impl DistinctList {
     /// Reports that there is no such session, or another than the one of this handle:
     /// [`Answer::NotFound`] with a sentence.
     pub fn report_not_found(&self) -> Report {
-        let subject = self.target.subject();
-        let text = format!(
-            "There is no {subject}: nobody has set it up, it has expired, or it was torn down."
-        );
-        Report::naming(subject, Answer::NotFound, text)
+        report::not_set_up(&self.target)
     }
 
     /// Reports the result of a set-up or an insert: [`Answer::Exists`] and [`Answer::Duplicate`]
     /// with a sentence that names the list and the server.
     pub fn report(&self, answer: impl Into<Answer>) -> Report {
-        let (subject, answer) = (self.target.subject(), answer.into());
-        let sentence = match answer {
-            Answer::Exists => format!("The {subject} was already set up, and was joined."),
-            Answer::Duplicate => format!("The key was already in the {subject}."),
+        let answer = answer.into();
+        let tell: fn(&Subject) -> String = match answer {
+            Answer::Exists => {
+                |subject| format!("The {subject} was already set up, and was joined.")
+            }
+            Answer::Duplicate => |subject| format!("The key was already in the {subject}."),
             other => return other.into(),
         };
-        Report::naming(subject, answer, sentence)
+        Report::naming(self.target.subject(), answer, tell)
     }
 
     /// Runs a read in the session that this handle belongs to, or else in the existing session.

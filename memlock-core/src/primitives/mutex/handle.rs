@@ -98,7 +98,7 @@ impl Mutex {
     }
 
     fn refused(&self, answer: Answer, wait: &Wait<'_>, holder: Cell<ObservedHolder>) -> Report {
-        let subject = self.target.subject();
+        let subject = self.subject();
         let wanted = format_args!("the {subject}");
         let busy = || format!("The {subject} is held by another holder");
         report::refused(&subject, answer, wait.limit(), wanted, busy, &holder.take())
@@ -128,17 +128,17 @@ impl Mutex {
             }
             None => ObservedHolder::Foreign,
         };
-        let subject = self.target.subject();
-        let text = format!("The {subject} is held by another holder{holder}.");
-        Report::naming(subject, Answer::Busy, text)
+        Report::naming(self.subject(), Answer::Busy, |subject| {
+            format!("The {subject} is held by another holder{holder}.")
+        })
     }
 
     /// Reports that the mutex has no holder, or not the named one: [`Answer::NotHeld`] with a
     /// sentence.
     pub fn report_not_held(&self) -> Report {
-        let subject = self.target.subject();
-        let text = format!("The {subject} is not held, or not by the holder that was named.");
-        Report::naming(subject, Answer::NotHeld, text)
+        Report::naming(self.subject(), Answer::NotHeld, |subject| {
+            format!("The {subject} is not held, or not by the holder that was named.")
+        })
     }
 
     fn said(&self, doing: &str, error: Error) -> Error {

@@ -14,7 +14,7 @@ use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::owner::Token;
 use crate::primitives::set_up::SetUp;
-use crate::report::Report;
+use crate::report::{self, Report};
 use crate::store::{Expiry, Failure, Op, Reply, Returns};
 use crate::subject::Subject;
 use crate::target::{ATTEMPTS, Target};
@@ -102,11 +102,7 @@ impl Semaphore {
 
     /// Reports that there is no such semaphore: [`Answer::NotFound`] with a sentence.
     pub fn report_not_found(&self) -> Report {
-        let subject = self.target.subject();
-        let text = format!(
-            "There is no {subject}: nobody has set it up, it has expired, or it was torn down."
-        );
-        Report::naming(subject, Answer::NotFound, text)
+        report::not_set_up(&self.target)
     }
 
     /// Reports the result of a set-up: [`Answer::Exists`] with a sentence that names the semaphore
@@ -117,9 +113,9 @@ impl Semaphore {
             SetUp::Joined => {
                 let mismatch =
                     self.report_mismatch().map_or_else(String::new, |text| " ".to_owned() + &text);
-                let subject = self.target.subject();
-                let text = format!("The {subject} was already set up.{mismatch}");
-                Report::naming(subject, Answer::Exists, text)
+                Report::naming(self.subject(), Answer::Exists, |subject| {
+                    format!("The {subject} was already set up.{mismatch}")
+                })
             }
         }
     }
