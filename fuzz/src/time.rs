@@ -44,10 +44,6 @@ impl Clock for Time {
         self.pass(duration);
     }
 
-    fn advances_while_parked(&self) -> bool {
-        false
-    }
-
     fn random(&self, bytes: &mut [u8]) -> std::io::Result<()> {
         let drawn = self.drawn.fetch_add(1, Ordering::Relaxed);
         for (place, byte) in bytes.iter_mut().zip(drawn.to_le_bytes().into_iter().cycle()) {

@@ -138,8 +138,6 @@ pub enum Mutation {
     GuessReleasedInBatch,
     /// A leader does not pass on the remaining operations.
     StrandTheNext,
-    /// A thread that is parked never joins the queue.
-    ParkForGood,
     /// A server recovers for a little less than the guard.
     RecoverTooShort,
     /// A server is as old as it says.
@@ -160,7 +158,7 @@ pub enum Mutation {
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 72] = [
+    pub const ALL: [Mutation; 71] = [
         Mutation::BlindDelete,
         Mutation::TtlOfTheLease,
         Mutation::TtlPlusOne,
@@ -224,7 +222,6 @@ impl Mutation {
         Mutation::ForgetTheRefused,
         Mutation::GuessReleasedInBatch,
         Mutation::StrandTheNext,
-        Mutation::ParkForGood,
         Mutation::RecoverTooShort,
         Mutation::BelieveTheUptime,
         Mutation::GrantWhileRecovering,

@@ -68,11 +68,6 @@ pub trait Clock: Send + Sync + fmt::Debug {
     /// Sleeps this long, or less if a signal arrives: the caller then checks its condition again.
     fn sleep(&self, duration: Duration);
 
-    /// Whether time advances while a thread is parked. That of a fuzzer does not.
-    fn advances_while_parked(&self) -> bool {
-        true
-    }
-
     /// Fills `bytes` with random bytes that no other process has.
     ///
     /// # Errors

@@ -35,11 +35,6 @@ impl Token {
         Token(bits)
     }
 
-    /// Whether the same process has drawn both tokens.
-    pub(crate) fn is_by_process_of(self, other: Token) -> bool {
-        self.0 >> 64 == other.0 >> 64
-    }
-
     /// Appends the token to a text.
     pub(crate) fn push_to(self, text: &mut Vec<u8>) {
         push_hex(&self.0.to_be_bytes(), text);

@@ -139,7 +139,7 @@ impl World {
         let (local, key) = (&self.local, &self.key);
         let mut listener: Arc<dyn Listener> = self.new_listener();
         let request = self.server.lock().unwrap().next();
-        let number = local.enter(key, request, &listener);
+        let number = local.enter(key, request, false, &listener);
         let (mut ids, mut queued, mut woken, mut first) = (Vec::new(), false, false, false);
         loop {
             if !first {
@@ -191,6 +191,7 @@ impl World {
                         let ticket = position.then(|| QueueTicket {
                             position: a_position(),
                             ids: ids.clone(),
+                            proven: true,
                             listener,
                         });
                         let left = local.leave(key, number, ticket, None);

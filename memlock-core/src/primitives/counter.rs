@@ -56,7 +56,7 @@ pub struct Counter {
 
 /// The threads of this process that are parked at counters.
 fn local_waiters(context: &Context) -> &LocalWaiters<(), ()> {
-    context.extension(LocalWaiters::side_by_side)
+    context.extension(LocalWaiters::default)
 }
 
 impl Counter {

@@ -36,13 +36,12 @@ pub(super) fn acquire<G: Acquire>(
         || interruption.is_set() || deadline.is_some_and(|deadline| target.now() >= deadline);
     let known = local.arrive(&target.key, began);
     let attempted = match known {
-        Some(_) => acquire.attempt_within(&is_over),
-        None => acquire.attempt(false, &is_over),
+        Some(_) => None,
+        None => Some(acquire.attempt(false, &is_over)),
     };
-    let first = match attempted {
-        Ok(Some(guard)) => return Ok(Waited::Done(guard)),
-        Ok(None) if known.is_some() => Ok(None),
-        Ok(None) => Ok(Some(Event::Missed)),
+    let first = match attempted.transpose() {
+        Ok(Some(Some(guard))) => return Ok(Waited::Done(guard)),
+        Ok(attempted) => Ok(attempted.map(|_| Event::Missed)),
         Err(error) if !acquire.can_go_on_after(&error) => return Err(error),
         Err(error) => match error.kind() {
             ErrorKind::Unknown => Err(error),

@@ -44,8 +44,6 @@ mod combine;
 mod handle;
 mod inspect;
 mod lead;
-mod leave;
-mod leaving;
 mod manage;
 mod member;
 mod mismatch;

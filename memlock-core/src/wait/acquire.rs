@@ -22,12 +22,6 @@ pub(crate) trait Acquire {
     /// first in the queue. `is_over`: whether to stop, and leave an unknown outcome unresolved.
     fn attempt(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Result<Option<Self::Guard>>;
 
-    /// Tries to obtain the target through another thread of this process, where other waiters are
-    /// queued already.
-    fn attempt_within(&mut self, _is_over: &dyn Fn() -> bool) -> Result<Option<Self::Guard>> {
-        Ok(None)
-    }
-
     /// Whether several holders can hold the target at once.
     fn is_shared(&self) -> bool {
         false

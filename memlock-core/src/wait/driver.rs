@@ -72,12 +72,17 @@ struct Waiter<'a, 'g, G: Acquire> {
     /// The waiters of this process, in which this waiter has a number.
     local: &'a LocalWaiters<G::HandoffRequest, G::Guard>,
     number: u64,
-    /// Whether this waiter is the first of its process: only the first one uses the server.
+    /// Whether this waiter has its own entry in the queue, whichever others this process has.
+    on_its_own: bool,
+    /// Whether this waiter is the first of its process: only the first one, and those on their own,
+    /// use the server.
     is_first: bool,
     has_left: bool,
     queue: Queue<'a>,
     /// The ids of this waiter's entries in the queue, oldest first.
     ids: Vec<WaitId>,
+    /// Whether all entries of this waiter said that wake-ups are proven to arrive.
+    proven: bool,
     /// The number of waiters in the queue before the first join, if it is known.
     queue_length: Option<usize>,
     identity: &'a Identity,
@@ -109,12 +114,14 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     ) -> Self {
         let is_recent = target.now().since(start.began) < RECENT;
         let known = start.known.unwrap_or_default();
-        let Request { permits, priority, .. } = acquire.request();
-        let queue_length = known.waiting.filter(|_| is_recent && permits == 1 && priority == 0);
+        // The entry of a waiter for several permits, or with a priority, is of no use to the others
+        // of its process.
+        let on_its_own = acquire.request() != Request::default();
+        let queue_length = known.waiting.filter(|_| is_recent && !on_its_own);
         let known = Known { shared: acquire.is_shared(), ..known };
         let policy = Policy::new(start.began, wait.limit(), wait.outage(&target.context), known);
         let listener = target.context.notifier().take(target.context.local_address(target.route));
-        let number = local.enter(&target.key, acquire.handoff_request(), &listener);
+        let number = local.enter(&target.key, acquire.handoff_request(), on_its_own, &listener);
         Waiter {
             acquire,
             wait,
@@ -122,10 +129,12 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             target,
             local,
             number,
-            is_first: false,
+            on_its_own,
+            is_first: on_its_own,
             has_left: false,
             queue: Queue { target, key: queue_key },
             ids: Vec::new(),
+            proven: true,
             queue_length,
             identity,
             policy,
@@ -221,9 +230,9 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     /// that the previous one left.
     fn become_first(&mut self) -> bool {
         let (first, ticket) = self.local.first(&self.target.key, self.number);
-        if let Some(QueueTicket { position, ids, listener }) = ticket {
-            (self.ids, self.listener, self.reached) = (ids, listener, true);
-            self.acquire.joined(&self.ids, false);
+        if let Some(QueueTicket { position, ids, proven, listener }) = ticket {
+            (self.ids, self.proven, self.listener, self.reached) = (ids, proven, listener, true);
+            self.acquire.joined(&self.ids, proven);
             self.policy.take_over(position, self.reach());
         }
         if first && !self.is_first && !self.acquire.is_shared() {
@@ -332,7 +341,8 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     /// This waiter's position in the queue, if it has one, for the next waiter of this process.
     fn ticket(&self) -> Option<QueueTicket> {
         let position = self.policy.position()?;
-        Some(QueueTicket { position, ids: self.ids.clone(), listener: Arc::clone(&self.listener) })
+        let (ids, listener) = (self.ids.clone(), Arc::clone(&self.listener));
+        Some(QueueTicket { position, ids, proven: self.proven, listener })
     }
 
     /// Leaves the waiters of this process and passes the ticket to the next one. Returns the ticket

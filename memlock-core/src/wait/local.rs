@@ -13,8 +13,8 @@
 //! delay of two milliseconds, and until then acquires and releases the target as if there were no
 //! waiters.
 //!
-//! Where several holders can hold the target at once, the list only records the waiters of this
-//! process: each of them has its own entry, with its own priority, in the server's queue.
+//! A waiter that requests several permits, or has a priority, is *on its own*: it has its own entry in
+//! the server's queue, whatever its place in the list.
 //!
 //! When the first waiter leaves, the next one is woken, and takes over the first waiter's position
 //! in the server's queue if that is still there. The list also records what this process knows of
@@ -51,9 +51,6 @@ const BATCH_WINDOW: Duration = Duration::from_millis(2);
 /// The local waiters of one client. `A` is a waiter's hand-off request, `G` the guard that it is
 /// given.
 pub(crate) struct LocalWaiters<A, G> {
-    /// Whether each waiter has its own entry in the server's queue, because several of them can
-    /// hold the target at once.
-    side_by_side: bool,
     shared: ForkLocal<Shared<A, G>>,
 }
 
@@ -110,11 +107,15 @@ pub(crate) struct WakeSummary {
 pub(crate) struct QueueTicket {
     pub(crate) position: QueuePosition,
     pub(crate) ids: Vec<WaitId>,
+    /// Whether all entries of these ids said that wake-ups are proven to arrive.
+    pub(crate) proven: bool,
     pub(crate) listener: Arc<dyn Listener>,
 }
 
 struct LocalWaiter<A, G> {
     number: u64,
+    /// Whether the waiter has its own entry in the server's queue, wherever it is in the list.
+    on_its_own: bool,
     request: A,
     listener: Arc<dyn Listener>,
     /// The ids of the waiter's entries in the server's queue.
@@ -185,7 +186,7 @@ pub(crate) enum Unparked<G> {
 
 impl<A, G> Default for LocalWaiters<A, G> {
     fn default() -> Self {
-        LocalWaiters { side_by_side: false, shared: ForkLocal::new() }
+        LocalWaiters { shared: ForkLocal::new() }
     }
 }
 
@@ -197,11 +198,6 @@ impl<A, G> Default for Shared<A, G> {
 }
 
 impl<A: Copy, G> LocalWaiters<A, G> {
-    /// Local waiters each of which has its own entry in the server's queue.
-    pub(crate) fn side_by_side() -> LocalWaiters<A, G> {
-        LocalWaiters { side_by_side: true, ..LocalWaiters::default() }
-    }
-
     /// What is known of the queue for a caller that arrives now; `None` if the caller may try
     /// immediately. Without contention, this costs one atomic read.
     pub(crate) fn arrive(&self, key: &Key, now: Moment) -> Option<Known> {
@@ -273,7 +269,13 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     }
 
     /// Adds a waiter to the end of the list. Returns the number that identifies the waiter.
-    pub(crate) fn enter(&self, key: &Key, request: A, listener: &Arc<dyn Listener>) -> u64 {
+    pub(crate) fn enter(
+        &self,
+        key: &Key,
+        request: A,
+        on_its_own: bool,
+        listener: &Arc<dyn Listener>,
+    ) -> u64 {
         let mut lists = self.lists();
         lists.last_number += 1;
         let number = lists.last_number;
@@ -281,6 +283,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         let listener = Arc::clone(listener);
         list.waiters.push_back(LocalWaiter {
             number,
+            on_its_own,
             request,
             listener,
             ids: Vec::new(),
@@ -291,24 +294,20 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         number
     }
 
-    /// Whether this waiter is the first, and the position in the server's queue that was left to
-    /// it.
+    /// Whether this waiter, which is not on its own, is the first, and the position in the server's
+    /// queue that was left to it.
     pub(crate) fn first(&self, key: &Key, number: u64) -> (bool, Option<QueueTicket>) {
-        if self.side_by_side {
-            return (true, None);
-        }
         let mut lists = self.lists();
-        match lists.by_key.get_mut(key) {
-            Some(list) if list.waiters.front().is_none_or(|first| first.number == number) => {
-                let ticket = list.ticket.take();
-                if let (Some(ticket), Some(first)) = (&ticket, list.waiters.front_mut()) {
-                    (first.listener, first.ids) =
-                        (Arc::clone(&ticket.listener), ticket.ids.clone());
-                }
-                (true, ticket)
-            }
-            list => (list.is_none(), None),
+        let Some(list) = lists.by_key.get_mut(key) else { return (true, None) };
+        let Some(first) = first_of(&mut list.waiters) else { return (true, list.ticket.take()) };
+        if first.number != number {
+            return (false, None);
         }
+        let ticket = list.ticket.take();
+        if let Some(ticket) = &ticket {
+            (first.listener, first.ids) = (Arc::clone(&ticket.listener), ticket.ids.clone());
+        }
+        (true, ticket)
     }
 
     /// Marks the waiter active before it sends a request or ends its wait. False if a thread is
@@ -381,8 +380,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     ) -> Option<QueueTicket> {
         let mut lists = self.lists();
         let Some(list) = lists.by_key.get_mut(key) else { return ticket };
-        let was_first =
-            !self.side_by_side && list.waiters.front().is_some_and(|first| first.number == number);
+        let was_first = first_of(&mut list.waiters).is_some_and(|first| first.number == number);
         let position = list.waiters.iter().position(|waiter| waiter.number == number);
         // The removed waiter's guard may exchange requests with the server when it is dropped: not
         // before the lists are unlocked.
@@ -391,7 +389,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         list.known.pace = pace.or(list.known.pace);
         // A ticket that the next waiter has not taken over yet goes to the one after it.
         let ticket = ticket.or_else(|| if was_first { list.ticket.take() } else { None });
-        let left = match list.waiters.front_mut() {
+        let left = match first_of(&mut list.waiters) {
             Some(next) if was_first => {
                 list.ticket = ticket;
                 next.woken = next.woken.or(woken);
@@ -410,7 +408,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             return None;
         }
         let mut lists = self.lists();
-        let first = lists.by_key.get_mut(key)?.waiters.front_mut()?;
+        let first = first_of(&mut lists.by_key.get_mut(key)?.waiters)?;
         if !matches!(first.state, State::Idle) {
             return None;
         }
@@ -434,7 +432,10 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             return false;
         };
         let orphaned = ticket.as_ref().is_some_and(|ticket| ticket.ids.contains(&id));
-        let waiter = waiters.iter_mut().find(|waiter| orphaned || waiter.ids.contains(&id));
+        let waiter = match orphaned {
+            true => first_of(waiters),
+            false => waiters.iter_mut().find(|waiter| waiter.ids.contains(&id)),
+        };
         let Some(waiter) = waiter else { return false };
         waiter.woken = Some(waiter.woken.map_or(after, |other| other.min(after)));
         waiter.listener.interrupt();
@@ -474,6 +475,11 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     fn lists(&self) -> MutexGuard<'_, WaitLists<A, G>> {
         self.shared.get().lists.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The first waiter that is not on its own.
+fn first_of<A, G>(waiters: &mut VecDeque<LocalWaiter<A, G>>) -> Option<&mut LocalWaiter<A, G>> {
+    waiters.iter_mut().find(|waiter| !waiter.on_its_own)
 }
 
 impl<A, G> Default for WaitList<A, G> {
@@ -516,9 +522,9 @@ mod tests {
     #[test]
     fn a_waiter_that_has_left_the_queue_is_not_woken_by_its_earlier_line() {
         let key = Keyspace::default().semaphore(b"x");
-        let local = LocalWaiters::<(), ()>::side_by_side();
+        let local = LocalWaiters::<(), ()>::default();
         let listener: Arc<dyn Listener> = Arc::new(Silent);
-        let number = local.enter(&key, (), &listener);
+        let number = local.enter(&key, (), false, &listener);
         assert!(local.park(&key, number, &[WaitId(1)]));
         assert!(local.wake(&key, WaitId(1), Duration::ZERO));
         local.has_left(&key, number);
@@ -532,7 +538,8 @@ mod tests {
         let key = Keyspace::default().lock(b"x");
         let local = LocalWaiters::<(), ()>::default();
         let listener: Arc<dyn Listener> = Arc::new(Silent);
-        let (first, next) = (local.enter(&key, (), &listener), local.enter(&key, (), &listener));
+        let (first, next) =
+            (local.enter(&key, (), false, &listener), local.enter(&key, (), false, &listener));
         assert!(local.park(&key, first, &[WaitId(1)]));
         local.begin_hand_off(&key).unwrap().grant(());
         assert!(matches!(local.unpark(&key, first), Unparked::Granted(())));
@@ -545,7 +552,7 @@ mod tests {
     fn how_many_were_waiting_is_known_for_a_moment_if_they_were_many() {
         let key = Keyspace::default().semaphore(b"x");
         let at = |micros: u64| Moment::from_boot(Duration::from_micros(1_000_000 + micros));
-        let local = LocalWaiters::<(), ()>::side_by_side();
+        let local = LocalWaiters::<(), ()>::default();
         let waiting = |waiting, later| {
             local.released(
                 &key,

@@ -11,7 +11,7 @@ use crate::report::{self, ObservedHolder, Report};
 use crate::wait::entries::Request;
 use crate::wait::{Wait, Waited};
 
-use super::attempt::{Attempt, Patience};
+use super::attempt::Attempt;
 use super::handle::Semaphore;
 use super::permit::Permit;
 use super::snapshot::Refusal;
@@ -152,11 +152,13 @@ impl Semaphore {
             let error = Error::invalid("None were asked for: ask for at least one.");
             return Err(self.said("Acquiring permits of", error));
         }
-        let patience = Patience::of(wait, self.target.context.clock());
+        // A single attempt needs no limit.
+        let limit = wait.limit().filter(|_| !wait.is_once());
+        let until = limit.map(|limit| self.target.now() + limit);
         let once =
             wait.is_once().then(|| Semaphore { target: self.target.for_try(), ..self.clone() });
         let semaphore = once.as_ref().unwrap_or(self);
-        let mut attempt = Attempt::new(semaphore, request, patience, snapshot)?;
+        let mut attempt = Attempt::new(semaphore, request, until, snapshot)?;
         let local = local_waiters(&self.target.context);
         let mut waited = first_try::acquire(&mut attempt, wait, &semaphore.target, local);
         if let (Some(_), Ok(Waited::Done(permit))) = (&once, &mut waited) {

@@ -4,15 +4,13 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::batch;
-use super::combine::Combiner;
 use super::handle::{Semaphore, Wrote};
 use super::operation::{Acquisition, Doubt, Kind, Operation, OperationOutcome, ServerClock};
 use super::permit::{Grant, Permit};
 use super::record::{Holding, Reservation};
 use super::snapshot::{Refusal, Snapshot};
 use super::submit;
-use super::ticket::Completion;
-use crate::clock::{Clock, Moment};
+use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
@@ -22,7 +20,7 @@ use crate::target::ATTEMPTS;
 use crate::wait::entries::Request;
 use crate::wait::policy;
 use crate::wait::queue::Capacity;
-use crate::wait::{Acquire, QueueReceipt, Wait};
+use crate::wait::{Acquire, QueueReceipt};
 use crate::wait_id::WaitId;
 
 /// For how many of the server's seconds new callers must not overtake a waiter for several permits,
@@ -35,32 +33,13 @@ const JUST_NOW: Duration = Duration::from_millis(1);
 /// How often a leaving waiter tries to remove its reservation while other clients write.
 const MOST_TRIES: usize = 10;
 
-/// How long a caller waits.
-#[derive(Clone, Copy)]
-pub(super) struct Patience {
-    waits: bool,
-    /// `None`: forever.
-    until: Option<Moment>,
-}
-
-impl Patience {
-    pub(super) fn of(wait: &Wait<'_>, clock: &dyn Clock) -> Patience {
-        // A single attempt needs no limit.
-        let waits = !wait.is_once();
-        Patience { waits, until: wait.limit().filter(|_| waits).map(|limit| clock.now() + limit) }
-    }
-}
-
 /// One acquisition. All its attempts use the same token.
 pub(super) struct Attempt<'a> {
     semaphore: &'a Semaphore,
     token: Token,
     request: Request,
-    patience: Patience,
-    /// Whether the thread may park, to wait for permits that this process releases, before it joins
-    /// the queue.
-    parks: bool,
-    in_queue: Option<InQueue<'a>>,
+    /// When the caller's wait ends; `None`: never, or the caller tries once.
+    until: Option<Moment>,
     /// The last snapshot, if it was taken just now.
     snapshot: Option<Snapshot>,
     /// When the last inspection was sent.
@@ -75,31 +54,19 @@ pub(super) struct Attempt<'a> {
     refusal: &'a Cell<Option<Refusal>>,
 }
 
-/// While this value exists, the thread counts as a waiter in the queue.
-struct InQueue<'a>(&'a Combiner);
-
-impl Drop for InQueue<'_> {
-    fn drop(&mut self) {
-        self.0.leaves_queue();
-    }
-}
-
 impl<'a> Attempt<'a> {
     pub(super) fn new(
         semaphore: &'a Semaphore,
         request: Request,
-        patience: Patience,
+        until: Option<Moment>,
         refusal: &'a Cell<Option<Refusal>>,
     ) -> Result<Attempt<'a>> {
-        let parks = patience.waits && request.permits == 1 && request.priority == 0;
         let context = &semaphore.target.context;
         Ok(Attempt {
             semaphore,
             token: context.identity()?.token(),
             request,
-            patience,
-            parks,
-            in_queue: None,
+            until,
             snapshot: None,
             looked: Cell::new(context.clock().now()),
             in_doubt: None,
@@ -176,7 +143,7 @@ impl<'a> Attempt<'a> {
             let error = if self.left { Error::unresolved(Some(error), "semaphore") } else { error };
             // This token is used up.
             let (left, unproven) = (self.left, self.unproven);
-            let anew = Attempt::new(self.semaphore, self.request, self.patience, self.refusal)?;
+            let anew = Attempt::new(self.semaphore, self.request, self.until, self.refusal)?;
             *self = Attempt { left, unproven, ..anew };
             return Err(error);
         }
@@ -214,10 +181,7 @@ impl<'a> Attempt<'a> {
                             skipped.map_err(|failure| failure.error)?;
                         }
                     }
-                    match self.park(called, is_over) {
-                        Some(parked) => outcome = parked,
-                        None => return Ok(None),
-                    }
+                    return Ok(None);
                 }
                 OperationOutcome::Unfit { number, is_first } => {
                     // Another thread may have learned the number by this handle in the meantime, or
@@ -247,8 +211,7 @@ impl<'a> Attempt<'a> {
     fn submit(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> OperationOutcome {
         let semaphore = self.semaphore;
         let kind = Kind::Acquisition(self.acquire(called));
-        let operation =
-            Operation { until: self.patience.until, ..Operation::new(kind, self.in_doubt) };
+        let operation = Operation { until: self.until, ..Operation::new(kind, self.in_doubt) };
         // A snapshot from before this thread slept is not written over: other clients have written
         // since.
         let now = semaphore.target.now();
@@ -258,29 +221,6 @@ impl<'a> Attempt<'a> {
         // A leader of another thread may still ask a silent server for others.
         let is_over = || semaphore.target.is_skipped() || is_over();
         let completion = submit::submit(semaphore, operation, snapshot, &is_over);
-        self.take(completion)
-    }
-
-    /// Waits once for a permit that this process releases. `None` if the thread may not park, or
-    /// has to join the queue.
-    fn park(&mut self, called: bool, is_over: &dyn Fn() -> bool) -> Option<OperationOutcome> {
-        let may = std::mem::take(&mut self.parks) && !called && self.in_doubt.is_none();
-        let active_calls = submit::Submitting::enter().filter(|_| may)?;
-        let semaphore = self.semaphore;
-        let kind = Kind::Acquisition(self.acquire(called));
-        let operation = Operation { until: self.patience.until, ..Operation::new(kind, None) };
-        let completion = submit::park(semaphore, operation, is_over, active_calls);
-        let in_queue = completion.in_queue;
-        // A request of a waiter that has to join the queue may have got no reply, too.
-        let outcome = self.take(completion);
-        if in_queue {
-            self.in_queue = Some(InQueue(semaphore.combiner()));
-            return None;
-        }
-        Some(outcome)
-    }
-
-    fn take(&mut self, completion: Completion) -> OperationOutcome {
         (self.token, self.in_doubt) = (completion.token.unwrap_or(self.token), completion.in_doubt);
         completion.outcome
     }
@@ -348,13 +288,6 @@ impl<'a> Attempt<'a> {
 impl Acquire for Attempt<'_> {
     type HandoffRequest = ();
     type Guard = Permit;
-
-    fn attempt_within(&mut self, is_over: &dyn Fn() -> bool) -> Result<Option<Permit>> {
-        match self.park(false, is_over) {
-            Some(outcome) => self.conclude(outcome, false, is_over),
-            None => Ok(None),
-        }
-    }
 
     fn is_shared(&self) -> bool {
         true

@@ -6,7 +6,6 @@
 //! would not have got permits before get none of those that the same batch releases, so a process
 //! that releases and acquires in one write overtakes no more waiters than two processes would.
 
-use super::combine::Share;
 use super::member::{Member, Planned, Writer};
 use super::operation::{
     Acquisition, Extend, Kind, Operation, OperationOutcome, Release, ServerClock,
@@ -20,16 +19,15 @@ use crate::owner::Token;
 
 /// Changes the record in `snapshot` by the operations of the batch, and plans the outcome of each.
 /// False if one of them cannot be performed on this record, and the record is only remembered: it
-/// then has to be read. Parked acquisitions get no more than their `share`.
+/// then has to be read.
 pub(super) fn plan(
     snapshot: &mut Snapshot,
     batch: &mut [Member],
     writer: &Writer<'_>,
     remembered: bool,
-    share: Share,
 ) -> bool {
     let (now, confirmed) = (snapshot.now, snapshot.confirmation());
-    let Confirmation { of, life, number } = confirmed;
+    let Confirmation { of, life, .. } = confirmed;
     if !remembered {
         reclaim::put_back(snapshot, batch, writer);
     }
@@ -42,7 +40,7 @@ pub(super) fn plan(
     let free = snapshot.available(writer.now);
     let recovers = snapshot.recovers(writer.now);
     let has_room = snapshot.record.has_room(now);
-    for (at, Member { operation, planned, is_parked, .. }) in batch.iter_mut().enumerate() {
+    for (at, Member { operation, planned, .. }) in batch.iter_mut().enumerate() {
         let found = found.of(at);
         let in_doubt = operation.in_doubt;
         let line = found.first().and_then(|&(_, line)| snapshot.record.holdings.get(line));
@@ -62,10 +60,6 @@ pub(super) fn plan(
                     counted_from,
                     clock,
                 })
-            }
-            (Kind::Acquisition(wanted), None) if *is_parked => {
-                let outcome = unfit_outcome(wanted, number);
-                outcome.map_or(Planned::Refuses, Planned::Known)
             }
             (Kind::Acquisition(wanted), None) => {
                 match outcome_at_once(wanted, &snapshot.record, now, free, has_room) {
@@ -107,7 +101,7 @@ pub(super) fn plan(
         set_refusals(snapshot, batch, writer.now);
     }
     give_back(&mut snapshot.record, batch);
-    take(snapshot, batch, writer, share.freed.saturating_add(free.saturating_sub(share.spare)));
+    take(snapshot, batch, writer);
     true
 }
 
@@ -260,22 +254,21 @@ fn give_back(record: &mut Record, batch: &[Member]) {
 }
 
 /// Grants permits to the acquisitions that may take them, while permits are available.
-fn take(snapshot: &mut Snapshot, batch: &mut [Member], writer: &Writer<'_>, mut share: u32) {
-    let mut order: Vec<(&Acquisition, &mut Planned, bool)> = Vec::new();
-    for Member { operation, planned, is_parked, .. } in batch {
+fn take(snapshot: &mut Snapshot, batch: &mut [Member], writer: &Writer<'_>) {
+    let mut order: Vec<(&Acquisition, &mut Planned)> = Vec::new();
+    for Member { operation, planned, .. } in batch {
         if let (Kind::Acquisition(wanted), Planned::Refuses) = (&operation.kind, &planned) {
-            order.push((wanted, planned, *is_parked));
+            order.push((wanted, planned));
         }
     }
     if order.is_empty() {
         return;
     }
-    order.sort_by_key(|(wanted, ..)| std::cmp::Reverse((wanted.called, wanted.priority)));
+    order.sort_by_key(|(wanted, _)| std::cmp::Reverse((wanted.called, wanted.priority)));
     let now = snapshot.now;
     let mut free = snapshot.available(writer.now);
-    for (wanted, planned, is_parked) in order {
-        let may = !is_parked || wanted.permits <= share;
-        if !may || !snapshot.record.has_room(now) || !fits(wanted, &snapshot.record, now, free) {
+    for (wanted, planned) in order {
+        if !snapshot.record.has_room(now) || !fits(wanted, &snapshot.record, now, free) {
             if mutation::has(Mutation::GrantToAll) {
                 *planned = Planned::Grants(snapshot.sent);
             }
@@ -286,7 +279,6 @@ fn take(snapshot: &mut Snapshot, batch: &mut [Member], writer: &Writer<'_>, mut 
         let holding = Holding::new(wanted.token, wanted.permits, until, host, pid, unix_seconds);
         snapshot.record.take(now, holding);
         free = free.saturating_sub(wanted.permits);
-        share = if is_parked { share - wanted.permits } else { share };
         *planned = Planned::Grants(counted_from);
     }
 }
@@ -355,7 +347,7 @@ mod tests {
     }
 
     fn member(kind: Kind) -> Member {
-        Member::of(Operation::new(kind, None), None, false)
+        Member::of(Operation::new(kind, None), None)
     }
 
     fn doubt(slow: bool, cas: u64) -> Doubt {
@@ -363,13 +355,9 @@ mod tests {
         Doubt { since: moment(49), until: moment(49), slow, version }
     }
 
-    fn parked(token: u128) -> Member {
-        Member { is_parked: true, ..acquires(token, 1, 0, false) }
-    }
-
-    fn planned(snapshot: &mut Snapshot, batch: &mut [Member], share: Share) -> Vec<&'static str> {
+    fn planned(snapshot: &mut Snapshot, batch: &mut [Member]) -> Vec<&'static str> {
         let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
-        assert!(plan(snapshot, batch, &writer, false, share));
+        assert!(plan(snapshot, batch, &writer, false));
         let name = |member: &Member| match member.planned {
             Planned::Known(OperationOutcome::NoRoom { .. }) => "no room",
             Planned::Known(OperationOutcome::Gone { .. }) => "gone",
@@ -387,25 +375,8 @@ mod tests {
     fn what_a_batch_gives_back_is_not_for_newcomers_who_found_none() {
         let mut batch = [acquires(10, 1, 0, false), releases(2)];
         let mut full = snapshot(1, &[(2, 1)]);
-        assert_eq!(planned(&mut full, &mut batch, Share::default()), ["no room", "released"]);
+        assert_eq!(planned(&mut full, &mut batch), ["no room", "released"]);
         assert!(full.record.holdings.is_empty());
-    }
-
-    #[test]
-    fn who_was_parked_gets_its_share_of_what_is_given_back() {
-        let batch = || [parked(10), parked(11), releases(2), releases(3)];
-        let full = || snapshot(2, &[(2, 1), (3, 1)]);
-        let one = Share { freed: 1, spare: 5 };
-        let expected = ["granted", "refused", "released", "released"];
-        assert_eq!(planned(&mut full(), &mut batch(), one), expected);
-        let both = Share { freed: 2, spare: 5 };
-        let expected = ["granted", "granted", "released", "released"];
-        assert_eq!(planned(&mut full(), &mut batch(), both), expected);
-        // Permits for which other waiters may have been woken are left to them.
-        let mut free = snapshot(9, &[(2, 1), (3, 1)]);
-        let none = Share { freed: 0, spare: 6 };
-        let expected = ["granted", "refused", "released", "released"];
-        assert_eq!(planned(&mut free, &mut batch(), none), expected);
     }
 
     #[test]
@@ -418,7 +389,7 @@ mod tests {
         ];
         let mut three = snapshot(3, &[]);
         let expected = ["refused", "refused", "granted", "granted"];
-        assert_eq!(planned(&mut three, &mut batch, Share::default()), expected);
+        assert_eq!(planned(&mut three, &mut batch), expected);
     }
 
     #[test]
@@ -430,13 +401,7 @@ mod tests {
             let mut batch = [acquires(2, 1, 0, false)];
             batch[0].operation.in_doubt = doubt;
             let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
-            assert!(plan(
-                &mut snapshot(3, &[(2, 1)]),
-                &mut batch,
-                &writer,
-                false,
-                Share::default()
-            ));
+            assert!(plan(&mut snapshot(3, &[(2, 1)]), &mut batch, &writer, false));
             let Planned::Known(OperationOutcome::Granted { counted_from, clock, .. }) =
                 &batch[0].planned
             else {
@@ -457,10 +422,7 @@ mod tests {
         for (cas, is_over) in [(1, false), (0, true)] {
             let mut batch = [acquires(10, 1, 0, false)];
             batch[0].operation.in_doubt = Some(doubt(false, cas));
-            assert_eq!(
-                planned(&mut snapshot(1, &[(2, 1)]), &mut batch, Share::default()),
-                ["no room"]
-            );
+            assert_eq!(planned(&mut snapshot(1, &[(2, 1)]), &mut batch), ["no room"]);
             assert_eq!(batch[0].operation.in_doubt.is_none(), is_over);
         }
     }
@@ -481,7 +443,7 @@ mod tests {
         let extend = Extend { renewing, wanted, gone: Vec::new(), keeps: false };
         let mut batch = [member(Kind::Extend(extend)), releases(7)];
         let mut record = snapshot(9, &[(2, 1), (4, 1), (5, 1)]);
-        assert_eq!(planned(&mut record, &mut batch, Share::default()), ["extended", "gone"]);
+        assert_eq!(planned(&mut record, &mut batch), ["extended", "gone"]);
         let Kind::Extend(extend) = &batch[0].operation.kind else { panic!("it is") };
         assert_eq!(extend.renewing.iter().map(|it| it.token).collect::<Vec<_>>(), [token(2)]);
         assert_eq!(extend.gone, [token(3)]);
@@ -494,9 +456,8 @@ mod tests {
         fn a_batch_never_gives_more_permits_than_there_are(
             permits in 1_u32..9,
             held in vec(1_u32..4, 0..6),
-            wanted in vec((1_u32..4, any::<bool>(), any::<bool>(), -1_i64..2), 0..9),
+            wanted in vec((1_u32..4, any::<bool>(), -1_i64..2), 0..9),
             gone in vec(2_u128..9, 0..5),
-            freed in 0_u32..9, spare in 0_u32..9,
         ) {
             let mut left = permits;
             let held: Vec<(u128, u32)> = (2..).zip(held).filter(|&(_, wanted)| {
@@ -505,20 +466,23 @@ mod tests {
                 fits
             }).collect();
             let mut record = snapshot(permits, &held);
-            let acquire = |(at, (wanted, called, is_parked, priority))| {
-                Member { is_parked, ..acquires(100 + at, wanted, priority, called) }
-            };
+            let acquire =
+                |(at, (wanted, called, priority))| acquires(100 + at, wanted, priority, called);
             let mut batch: Vec<Member> = (0_u128..).zip(wanted).map(acquire).collect();
             let mut gone = gone;
             gone.sort_unstable();
             gone.dedup();
             batch.extend(gone.iter().map(|&token| releases(token)));
-            let planned = planned(&mut record, &mut batch, Share { freed, spare });
+            let planned = planned(&mut record, &mut batch);
             let out: u32 = record.record.holdings.iter().map(|holding| holding.permits).sum();
             prop_assert!(out <= permits);
             for (member, planned) in batch.iter().zip(planned) {
-                let token = member.operation.kind.token().unwrap();
-                prop_assert_eq!(record.record.held_by(token).is_some(), planned == "granted");
+                let (Kind::Acquisition(Acquisition { token, .. })
+                | Kind::Release(Release { token, .. })) = &member.operation.kind
+                else {
+                    panic!("nothing was extended")
+                };
+                prop_assert_eq!(record.record.held_by(*token).is_some(), planned == "granted");
             }
             for &(token, _) in held.iter().filter(|(token, _)| !gone.contains(token)) {
                 prop_assert!(record.record.held_by(Token::from_bits(token)).is_some());

@@ -5,13 +5,12 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::batch;
-use super::combine::{Begun, Combiner, Ended, ObservedQueue, Share};
+use super::combine::{Combiner, Ended, Memory};
 use super::handle::{LIFE, Semaphore, Wrote};
 use super::member::{Member, Planned, Writer, Writing};
 use super::operation::{
     Kind, Operation, OperationOutcome, Reclaimable, Release, ServerClock, Wakes,
 };
-use super::record::Holding;
 use super::snapshot::{Confirmation, Refusal, Snapshot};
 use super::ticket::{Completion, Entry};
 use super::wake::REAPER;
@@ -21,9 +20,8 @@ use crate::error::Error;
 use crate::guard::orphan;
 use crate::mutation::{self, Mutation};
 use crate::owner::Token;
-use crate::store::{Failure, Item, Op, Reply};
+use crate::store::{Failure, Op, Reply};
 use crate::target::{ATTEMPTS, Target};
-use crate::wait::entries;
 
 /// A process that was refused retries within this time; after the next refusal within twice this
 /// time, and so on, up to `MOST_SPREADS` times this time. Otherwise, holders with equally long
@@ -49,13 +47,8 @@ pub(super) struct Leader<'a> {
     /// semaphore.
     written: Option<(Token, u64)>,
     after: Option<Snapshot>,
-    rests_until: Moment,
-    /// How often in a row another process was faster; and whether one was since this thread leads.
+    /// How often in a row another process was faster.
     refused: usize,
-    was_refused: bool,
-    served: usize,
-    /// The permits that parked acquisitions may take.
-    share: Share,
     writing: Option<Writing>,
     /// Set if the leader performs only its own operation, outside of the combiner: see `submit`.
     alone: bool,
@@ -69,24 +62,20 @@ impl<'a> Leader<'a> {
         semaphore: &'a Semaphore,
         own: Operation,
         known: Option<Snapshot>,
-        begun: Begun,
+        memory: Memory,
     ) -> Leader<'a> {
         let now = semaphore.target.now();
         let is_safe = own.in_doubt.is_none();
-        let known = known.or(begun.snapshot).filter(|snapshot| snapshot.is_usable(now) && is_safe);
+        let known = known.or(memory.snapshot).filter(|snapshot| snapshot.is_usable(now) && is_safe);
         Leader {
             combiner,
             semaphore,
-            batch: vec![Member::of(own, None, false)],
+            batch: vec![Member::of(own, None)],
             own: None,
             snapshot: known.map(|snapshot| (snapshot, true)),
-            written: begun.written,
+            written: memory.written,
             after: None,
-            rests_until: begun.rests_until,
             refused: 0,
-            was_refused: false,
-            served: 0,
-            share: Share::default(),
             writing: None,
             alone: false,
             is_over: false,
@@ -99,22 +88,14 @@ impl<'a> Leader<'a> {
         own: Operation,
         known: Option<Snapshot>,
     ) -> Leader<'a> {
-        let begun =
-            Begun { snapshot: None, written: None, rests_until: Moment::from_boot(Duration::ZERO) };
-        let mut leader = Leader::new(semaphore.combiner(), semaphore, own, known, begun);
+        let memory = Memory::default();
+        let mut leader = Leader::new(semaphore.combiner(), semaphore, own, known, memory);
         leader.alone = true;
         leader
     }
 
     /// Leads until its own operation is completed.
     pub(super) fn run(mut self, is_over: &dyn Fn() -> bool) -> Completion {
-        if !self.rests_until.since_boot().is_zero() {
-            let clock = self.semaphore.target.context.clock();
-            let rest = self.rests_until.since(clock.now());
-            if !rest.is_zero() {
-                clock.sleep(rest);
-            }
-        }
         loop {
             if let Some(own) = self.own.take() {
                 return own;
@@ -124,8 +105,7 @@ impl<'a> Leader<'a> {
             self.settle_where(&mut |member| {
                 let unwanted =
                     member.ticket.as_ref().map_or(is_over_now, |ticket| ticket.is_unwanted());
-                // An acquisition that is not in doubt can be dropped at any moment, even if it was
-                // parked.
+                // An acquisition that is not in doubt can be dropped at any moment.
                 (unwanted && member.is_idle()).then_some(OperationOutcome::NoRoom { refusal: None })
             });
             if self.own.is_none() {
@@ -134,27 +114,18 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Takes the operations that were listed since, and, if permits are released, the parked ones.
+    /// Takes the operations that were listed since.
     fn take_in(&mut self) {
         if self.alone {
             return;
         }
-        let member = |is_parked| {
-            move |Entry { operation, ticket }| Member::of(operation, Some(ticket), is_parked)
-        };
         let before = self.batch.len();
-        self.batch.extend(self.combiner.take_listed().into_iter().map(member(false)));
+        let listed = self.combiner.take_listed().into_iter();
+        self.batch
+            .extend(listed.map(|Entry { operation, ticket }| Member::of(operation, Some(ticket))));
         if let Some((_, remembered)) = &mut self.snapshot {
             // Operations that were listed after the read are not refused by this record.
             *remembered |= self.batch.len() > before;
-        }
-        let releases = |member: &&Member| matches!(member.operation.kind, Kind::Release(_));
-        let freed = self.batch.iter().filter(releases).count();
-        if freed > 0 {
-            let (parked, share) =
-                self.combiner.take_parked(u32::try_from(freed).unwrap_or(u32::MAX));
-            self.batch.extend(parked.into_iter().map(member(true)));
-            self.share = share;
         }
     }
 
@@ -184,7 +155,7 @@ impl<'a> Leader<'a> {
         let sent = context.clock().now();
         let (host, pid) = (identity.host(), std::process::id());
         let writer = Writer { host, pid, unix_seconds: context.clock().unix_seconds(), now: sent };
-        if !batch::plan(&mut snapshot, &mut self.batch, &writer, remembered, self.share) {
+        if !batch::plan(&mut snapshot, &mut self.batch, &writer, remembered) {
             return;
         }
         let writes = self.batch.iter().any(|member| member.planned.writes());
@@ -260,16 +231,11 @@ impl<'a> Leader<'a> {
 
     /// Writes the planned record.
     fn write(&mut self, snapshot: Snapshot, sent: Moment, is_over: &dyn Fn() -> bool) {
-        let own = self.batch.first().and_then(|member| member.operation.kind.token());
-        let is_ours =
-            |holding: &Holding| own.is_some_and(|own| holding.token.is_by_process_of(own));
-        let holders = snapshot.record.holdings.iter().filter(|holding| is_ours(holding)).count();
         let (confirmed, slow) = (snapshot.confirmation(), snapshot.is_slow());
         let lonely = self.written == Some((confirmed.of, snapshot.record.serial));
         let serial = snapshot.record.serial.wrapping_add(1);
         // The outcome of acquisitions for which no permits are left.
-        let is_refused =
-            |member: &Member| matches!(member.planned, Planned::Refuses) && !member.is_parked;
+        let is_refused = |member: &Member| matches!(member.planned, Planned::Refuses);
         let refusal = self.batch.iter().any(is_refused).then(|| snapshot.refusal(sent));
         let queue_key = self.semaphore.target.key.waiters();
         let queue = [Op::get(&queue_key)];
@@ -287,9 +253,7 @@ impl<'a> Leader<'a> {
                 self.written = Some((confirmed.of, serial));
                 self.after = after;
                 self.refused = 0;
-                self.served = self.batch.len();
                 let queue = replies.into_iter().next();
-                self.note_written(sent, holders, queue.as_ref());
                 let verified = if slow { self.verify() } else { Some(None) };
                 self.wrote(queue, capacity, confirmed, verified, refusal);
             }
@@ -353,31 +317,10 @@ impl<'a> Leader<'a> {
                 }
                 _ => {
                     member.operation.in_doubt = None;
-                    if member.is_parked {
-                        return None;
-                    }
                     OperationOutcome::NoRoom { refusal: refusal.clone() }
                 }
             })
         });
-    }
-
-    /// Notes what other threads of this process may expect.
-    fn note_written(&self, sent: Moment, holders: usize, queue: Option<&Reply>) {
-        let (mut freed, mut passed) = (0_u32, 0_u32);
-        for member in &self.batch {
-            match member.planned {
-                Planned::Releases(permits) => freed = freed.saturating_add(permits),
-                Planned::Grants(_) if member.is_parked => passed = passed.saturating_add(1),
-                _ => {}
-            }
-        }
-        let queue = match queue {
-            Some(Reply::Value(item)) => Some(item),
-            _ => None,
-        };
-        let released = (freed > 0).then(|| (freed, passed, observed_queue(queue)));
-        self.combiner.note_written(sent, holders, released);
     }
 
     /// What is needed to wake waiters for all released permits.
@@ -399,7 +342,6 @@ impl<'a> Leader<'a> {
 
     /// Another process was faster to write.
     fn is_refused(&mut self, is_over: &dyn Fn() -> bool) {
-        self.was_refused = true;
         if mutation::has(Mutation::ForgetTheRefused) {
             self.batch.retain(|member| member.ticket.is_none());
         }
@@ -511,31 +453,14 @@ impl<'a> Leader<'a> {
     }
 }
 
-fn observed_queue(queue: Option<&Item>) -> ObservedQueue {
-    let (mut waiters, mut has_precedence) = (0_u32, false);
-    for entry in queue.iter().flat_map(|queue| entries::waiters(&queue.value)) {
-        waiters = waiters.saturating_add(1);
-        has_precedence |= entry.permits > 1 || entry.priority > 0;
-    }
-    match waiters {
-        0 => ObservedQueue::Empty,
-        _ if has_precedence => ObservedQueue::HasPrecedence,
-        waiters => ObservedQueue::HasWaiters(waiters),
-    }
-}
-
 impl Drop for Leader<'_> {
     fn drop(&mut self) {
         if let Some(writing) = self.writing {
             self.batch.iter_mut().for_each(|member| member.is_in_doubt(writing));
         }
-        let context = &self.semaphore.target.context;
-        let (mut rest, mut parked) = (Vec::new(), Vec::new());
-        for Member { operation, ticket, is_parked, .. } in self.batch.drain(..) {
+        let mut rest = Vec::new();
+        for Member { operation, ticket, .. } in self.batch.drain(..) {
             match (ticket, &operation.kind) {
-                (Some(ticket), _) if is_parked && operation.in_doubt.is_none() => {
-                    parked.push(Entry { operation, ticket });
-                }
                 (Some(ticket), _) => rest.push(Entry { operation, ticket }),
                 // The leader unwinds.
                 (None, Kind::Acquisition(wanted)) if operation.in_doubt.is_some() => {
@@ -549,9 +474,7 @@ impl Drop for Leader<'_> {
         if self.alone {
             return;
         }
-        let snapshot = self.after.take();
-        let (written, served, refused) = (self.written, self.served, self.was_refused);
-        let ended = Ended { rest, parked, written, snapshot, served, refused };
-        self.combiner.wake_next(context, ended);
+        let memory = Memory { written: self.written, snapshot: self.after.take() };
+        self.combiner.wake_next(Ended { rest, memory });
     }
 }

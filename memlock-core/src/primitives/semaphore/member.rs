@@ -57,15 +57,13 @@ pub(super) struct Member {
     pub(super) operation: Operation,
     /// `None`: the leader's own operation.
     pub(super) ticket: Option<Arc<Ticket>>,
-    /// Whether the operation waits only for permits that this process releases.
-    pub(super) is_parked: bool,
     /// The outcome of the operation by the record that is being written.
     pub(super) planned: Planned,
 }
 
 impl Member {
-    pub(super) fn of(operation: Operation, ticket: Option<Arc<Ticket>>, is_parked: bool) -> Member {
-        Member { operation, ticket, is_parked, planned: Planned::Refuses }
+    pub(super) fn of(operation: Operation, ticket: Option<Arc<Ticket>>) -> Member {
+        Member { operation, ticket, planned: Planned::Refuses }
     }
 
     /// Whether the operation can be dropped without resolving anything.
@@ -73,12 +71,10 @@ impl Member {
         self.operation.in_doubt.is_none() && matches!(self.operation.kind, Kind::Acquisition(_))
     }
 
-    /// The outcome of an operation that this error prevents. The thread of a parked operation finds
-    /// out for itself in the queue.
+    /// The outcome of an operation that this error prevents.
     pub(super) fn fails(&self, error: &Error) -> OperationOutcome {
         match self.operation.in_doubt {
             Some(_) => OperationOutcome::Unresolved(Some(error.clone())),
-            None if self.is_parked => OperationOutcome::NoRoom { refusal: None },
             None => OperationOutcome::Failed(error.clone()),
         }
     }

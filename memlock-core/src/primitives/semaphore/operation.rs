@@ -179,18 +179,6 @@ pub(crate) struct Wakes {
     pub(super) entry_ids: Vec<WaitId>,
 }
 
-impl Kind {
-    /// A token of this process, if the operation has one.
-    pub(super) fn token(&self) -> Option<Token> {
-        match self {
-            Kind::Acquisition(Acquisition { token, .. }) | Kind::Release(Release { token, .. }) => {
-                Some(*token)
-            }
-            Kind::Extend(extend) => extend.renewing.first().map(|renewing| renewing.token),
-        }
-    }
-}
-
 impl Operation {
     pub(super) fn new(kind: Kind, in_doubt: Option<Doubt>) -> Operation {
         Operation { kind, until: None, in_doubt, error: None, failures: 0, refused: 0 }

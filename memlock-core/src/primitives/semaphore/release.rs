@@ -6,15 +6,15 @@ use super::operation::Wakes;
 use crate::error::{Error, Result};
 use crate::guard::lease_guard::{Kind, Outcome, Step};
 use crate::guard::orphan::Reaper;
+use crate::store::Op;
 use crate::subject::Subject;
 use crate::target::Target;
 use crate::wait::Waker;
 use crate::wait::queue::Queue;
 use crate::wait_id::WaitId;
 
-use super::leave;
 use super::permit::{Permit, Permits};
-use super::wake::{REAPER, local_waiters};
+use super::wake::{REAPER, local_waiters, wake_next};
 
 impl Kind for Permits {
     /// What is needed to wake waiters, unless another caller of the batch wakes them.
@@ -89,17 +89,24 @@ impl Permit {
 
     /// Removes this holder's entries from the queue, if any are left, and wakes the next waiters
     /// for which there is capacity. False if the server did not answer; the entries are then
-    /// removed at a later contact. If another thread of this process is removing entries, it
-    /// removes these, too.
+    /// removed at a later contact.
     pub(super) fn leave_queue(&mut self) -> bool {
         let entry_ids = std::mem::take(&mut self.entry_ids);
-        leave::leave(&self.kind.semaphore, entry_ids)
+        let target @ Target { context, key, .. } = &self.kind.semaphore.target;
+        if let Err(failure) =
+            (Queue { target, key: &key.waiters() }).leave(&entry_ids, Op::get(key))
+        {
+            log::debug!("The queue could not be left: {}", failure.error);
+            local_waiters(context).leave_behind(key, &entry_ids);
+            return false;
+        }
+        wake_next(target);
+        true
     }
 
     /// Wakes the first waiters for which there is capacity now.
     fn wake_waiters(&self, wakes: Wakes) {
-        let Wakes { queue, capacity, freed, mut entry_ids } = wakes;
-        entry_ids.extend(self.kind.semaphore.combiner().leaving().ids());
+        let Wakes { queue, capacity, freed, entry_ids } = wakes;
         let target @ Target { context, key, .. } = &self.kind.semaphore.target;
         let local = local_waiters(context);
         let at = Queue { target, key: &key.waiters() };

@@ -61,8 +61,6 @@ pub(super) struct Completion {
     /// For an extension: the permits that remain, and the tokens that were not in the record.
     pub(super) renewing: Vec<Renewing>,
     pub(super) gone: Vec<Token>,
-    /// The thread has to join the queue, and is counted there until `Combiner::leaves_queue`.
-    pub(super) in_queue: bool,
 }
 
 impl Ticket {
@@ -133,8 +131,7 @@ impl Completion {
     pub(super) fn new(operation: Operation, outcome: OperationOutcome) -> Completion {
         let Operation { kind, in_doubt, .. } = operation;
         let (renewing, gone) = (Vec::new(), Vec::new());
-        let completion =
-            Completion { outcome, in_doubt, token: None, renewing, gone, in_queue: false };
+        let completion = Completion { outcome, in_doubt, token: None, renewing, gone };
         match kind {
             Kind::Acquisition(Acquisition { token, .. }) => {
                 Completion { token: Some(token), ..completion }
@@ -151,6 +148,6 @@ impl Completion {
     pub(super) fn not_tried() -> Completion {
         let outcome = OperationOutcome::NoRoom { refusal: None };
         let (renewing, gone) = (Vec::new(), Vec::new());
-        Completion { outcome, in_doubt: None, token: None, renewing, gone, in_queue: false }
+        Completion { outcome, in_doubt: None, token: None, renewing, gone }
     }
 }

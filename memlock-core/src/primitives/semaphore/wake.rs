@@ -20,7 +20,7 @@ pub(super) static REAPER: Reaper = Reaper { reap, wake_next };
 
 /// The threads of this process that wait for permits.
 pub(super) fn local_waiters(context: &Context) -> &LocalWaiters<(), Permit> {
-    context.extension(LocalWaiters::side_by_side)
+    context.extension(LocalWaiters::default)
 }
 
 /// Wakes the first waiters after permits became available by other means than a release.

@@ -71,6 +71,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
         let entry = if proven { entries::line } else { entries::unproven_line };
         let entry = entry(address, id, self.acquire.request());
         self.can_be_woken = address.is_some();
+        self.proven &= proven;
         self.acquire.joined(&self.ids, proven);
         // That wake-up was for an entry that is no longer in the queue.
         self.woken_by = None;
@@ -226,7 +227,7 @@ impl<G: Acquire> Waiter<'_, '_, G> {
     /// Gives up the queue position. If the wait `ends`, the next waiter of this process takes the
     /// position over, where there is one.
     pub(super) fn leave(&mut self, ends: bool) {
-        let ticket = self.ticket().filter(|_| ends);
+        let ticket = self.ticket().filter(|_| ends && !self.on_its_own);
         if ticket.is_some() && self.leave_local(ticket).is_none() {
             self.observe(Event::Left);
             return;
