@@ -324,7 +324,9 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         // A ticket that no waiter takes over. It may be one that this waiter has not taken over
         // itself.
         ids.extend(self.leave_local(ticket).into_iter().flat_map(|ticket| ticket.ids));
-        self.attach_receipt(&mut guard, ids, false);
+        // An entry that no waiter takes over would be woken in vain while this one holds its permits.
+        let unwoken = self.acquire.is_shared() && !ids.is_empty();
+        self.attach_receipt(&mut guard, ids, unwoken);
         if interrupted {
             self.acquire.give_back(guard);
             return Waited::Interrupted;

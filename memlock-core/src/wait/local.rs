@@ -140,9 +140,15 @@ pub(crate) struct HandingOff<'a, A: Copy, G> {
     key: &'a Key,
     number: u64,
     pub(crate) request: A,
+    is_quiet: bool,
 }
 
 impl<A: Copy, G> HandingOff<'_, A, G> {
+    /// Ends the hand-off without a grant. The waiter goes on sleeping.
+    pub(crate) fn call_off(mut self) {
+        self.is_quiet = true;
+    }
+
     /// Grants the waiter its guard.
     pub(crate) fn grant(self, guard: G) {
         let mut guard = Some(guard);
@@ -162,8 +168,11 @@ impl<A: Copy, G> Drop for HandingOff<'_, A, G> {
     fn drop(&mut self) {
         self.local.with_waiter(self.key, self.number, |waiter| {
             if matches!(waiter.state, State::HandingOff) {
-                (waiter.state, waiter.request, waiter.woken) =
-                    (State::Idle, self.request, Some(Duration::ZERO));
+                (waiter.state, waiter.request) = (State::Idle, self.request);
+                if !self.is_quiet {
+                    waiter.woken = Some(Duration::ZERO);
+                }
+                // It may have been woken meanwhile, and waits for the end of the hand-off.
                 waiter.listener.interrupt();
             }
         });
@@ -351,7 +360,11 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     pub(crate) fn unpark(&self, key: &Key, number: u64) -> Unparked<G> {
         let unparked = self.with_waiter(key, number, |waiter| {
             match std::mem::replace(&mut waiter.state, State::Idle) {
-                State::Granted(guard) => Unparked::Granted(guard),
+                State::Granted(guard) => {
+                    // It does not wait any more.
+                    waiter.state = State::Active;
+                    Unparked::Granted(guard)
+                }
                 State::HandingOff => {
                     waiter.state = State::HandingOff;
                     Unparked::HandingOff
@@ -409,11 +422,44 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         }
         let mut lists = self.lists();
         let first = first_of(&mut lists.by_key.get_mut(key)?.waiters)?;
-        if !matches!(first.state, State::Idle) {
-            return None;
+        matches!(first.state, State::Idle).then(|| self.hand_off_to(key, first))
+    }
+
+    /// The first idle waiters in the list that are not on their own, as many as `most`.
+    pub(crate) fn begin_hand_offs<'a>(
+        &'a self,
+        key: &'a Key,
+        most: usize,
+    ) -> Vec<HandingOff<'a, A, G>> {
+        if most == 0 || !self.is_occupied() {
+            return Vec::new();
         }
-        first.state = State::HandingOff;
-        Some(HandingOff { local: self, key, number: first.number, request: first.request })
+        let mut lists = self.lists();
+        let Some(list) = lists.by_key.get_mut(key) else { return Vec::new() };
+        let idle = list
+            .waiters
+            .iter_mut()
+            .filter(|waiter| !waiter.on_its_own && matches!(waiter.state, State::Idle));
+        idle.take(most).map(|waiter| self.hand_off_to(key, waiter)).collect()
+    }
+
+    fn hand_off_to<'a>(
+        &'a self,
+        key: &'a Key,
+        waiter: &mut LocalWaiter<A, G>,
+    ) -> HandingOff<'a, A, G> {
+        waiter.state = State::HandingOff;
+        let LocalWaiter { number, request, .. } = *waiter;
+        HandingOff { local: self, key, number, request, is_quiet: false }
+    }
+
+    /// The ids of all waiters that are not on their own.
+    pub(crate) fn ids(&self, key: &Key) -> Vec<WaitId> {
+        let lists = self.lists();
+        let Some(list) = lists.by_key.get(key) else { return Vec::new() };
+        let waiters = list.waiters.iter().filter(|waiter| !waiter.on_its_own);
+        let left = list.ticket.iter().flat_map(|ticket| &ticket.ids);
+        waiters.flat_map(|waiter| &waiter.ids).chain(left).copied().collect()
     }
 
     /// Whether this id belongs to a waiter of this process.

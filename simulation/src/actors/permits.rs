@@ -115,6 +115,7 @@ impl Actor {
             key,
             permits,
             priority,
+            ages: request.ages,
             number: opened.number,
             mismatch: opened.mismatch,
             lease,

@@ -164,6 +164,10 @@ impl Semaphore {
         if let (Some(_), Ok(Waited::Done(permit))) = (&once, &mut waited) {
             permit.kind.semaphore = self.clone();
         }
+        if let Ok(waited) = &waited {
+            let granted = if let Waited::Done(permit) = waited { Some(permit.token) } else { None };
+            attempt.end(granted);
+        }
         if let Some(until) = attempt.orphan_until()
             && !matches!(waited, Ok(Waited::Done(_)))
         {

@@ -37,6 +37,8 @@ const MOST_TRIES: usize = 10;
 pub(super) struct Attempt<'a> {
     semaphore: &'a Semaphore,
     token: Token,
+    /// By which another thread of this process hands a permit off to this one.
+    handoff: Token,
     request: Request,
     /// When the caller's wait ends; `None`: never, or the caller tries once.
     until: Option<Moment>,
@@ -46,6 +48,8 @@ pub(super) struct Attempt<'a> {
     looked: Cell<Moment>,
     /// Set when a reply was lost: this acquisition may hold permits without knowing.
     in_doubt: Option<Doubt>,
+    /// Set while the record may have this waiter's reservation.
+    reserved: Cell<bool>,
     /// Set when granted permits that were given up could not be released.
     left: bool,
     /// Whether the waiter was in the queue as one that may not receive its wake-up.
@@ -65,11 +69,13 @@ impl<'a> Attempt<'a> {
         Ok(Attempt {
             semaphore,
             token: context.identity()?.token(),
+            handoff: context.identity()?.token(),
             request,
             until,
             snapshot: None,
             looked: Cell::new(context.clock().now()),
             in_doubt: None,
+            reserved: Cell::new(false),
             left: false,
             unproven: false,
             refusal,
@@ -126,13 +132,7 @@ impl<'a> Attempt<'a> {
         let counted_from = if late { self.semaphore.target.now() } else { grant.counted_from };
         let grant = Grant { counted_from, ..grant };
         let mut permit = grant.into_permit(self.semaphore.clone());
-        let verified = match clock {
-            ServerClock::Runs => Ok(()),
-            _ if mutation::has(Mutation::BelieveSlowGrants) => Ok(()),
-            ServerClock::KeepsUntil(until) => permit.cap_deadline(until),
-            ServerClock::MayStand => permit.cap_deadline_by_ttl(),
-        };
-        if let Err(error) = verified {
+        if let Err(error) = permit.verify(clock) {
             self.left = match permit.release() {
                 Ok(_) => self.may_have_left_something(),
                 Err(_) => {
@@ -254,12 +254,26 @@ impl<'a> Attempt<'a> {
             let Request { priority, .. } = self.request;
             let until = snapshot.now.saturating_add(RESERVATION_SECONDS);
             snapshot.record.reservation = Some(Reservation { token: self.token, priority, until });
+            self.reserved.set(true);
             let _ = self.semaphore.write(snapshot);
+        }
+    }
+
+    /// Called when the wait has ended, with the token of the permits if there are any: removes a
+    /// reservation that is left, because another waiter of this process took over the place in the
+    /// queue, or another thread handed the permit off.
+    pub(super) fn end(&self, granted: Option<Token>) {
+        if self.reserved.get()
+            && granted != Some(self.token)
+            && let Ok(Some(snapshot)) = self.semaphore.inspect()
+        {
+            self.cancel_reservation(snapshot);
         }
     }
 
     /// Removes the reservation of this leaving waiter. Returns the semaphore's state afterwards.
     fn cancel_reservation(&self, snapshot: Snapshot) -> Snapshot {
+        self.reserved.set(false);
         let mut now = snapshot;
         for _ in 0..MOST_TRIES {
             let ours =
@@ -286,7 +300,7 @@ impl<'a> Attempt<'a> {
 }
 
 impl Acquire for Attempt<'_> {
-    type HandoffRequest = ();
+    type HandoffRequest = Acquisition;
     type Guard = Permit;
 
     fn is_shared(&self) -> bool {
@@ -381,7 +395,9 @@ impl Acquire for Attempt<'_> {
         self.unproven |= !proven;
     }
 
-    fn handoff_request(&self) {}
+    fn handoff_request(&self) -> Acquisition {
+        Acquisition { token: self.handoff, ..self.acquire(false) }
+    }
 
     fn will_wait(&mut self) {}
 
@@ -390,8 +406,13 @@ impl Acquire for Attempt<'_> {
         permit: &mut Permit,
         QueueReceipt { ids, unwoken, .. }: QueueReceipt,
     ) {
+        // Another thread may have handed it off.
+        let (semaphore, number) = (self.semaphore, permit.kind.confirmed.get().number);
+        permit.kind.semaphore = semaphore.clone();
+        let opened = semaphore.learn(number);
         let listed = unwoken || self.unproven && !ids.is_empty();
         permit.remember_entries(ids, listed);
+        semaphore.log_mismatch(number, opened);
     }
 
     fn give_back(&mut self, mut permit: Permit) {

@@ -22,7 +22,7 @@ use crate::owner::Token;
 /// then has to be read.
 pub(super) fn plan(
     snapshot: &mut Snapshot,
-    batch: &mut [Member],
+    batch: &mut [Member<'_>],
     writer: &Writer<'_>,
     remembered: bool,
 ) -> bool {
@@ -32,7 +32,7 @@ pub(super) fn plan(
         reclaim::put_back(snapshot, batch, writer);
     }
     let found = find(&snapshot.record, batch);
-    let misses = |(at, member): (usize, &Member)| misses(&member.operation, found.of(at));
+    let misses = |(at, member): (usize, &Member<'_>)| misses(&member.operation, found.of(at));
     if remembered && batch.iter().enumerate().any(misses) {
         return false;
     }
@@ -40,7 +40,9 @@ pub(super) fn plan(
     let free = snapshot.available(writer.now);
     let recovers = snapshot.recovers(writer.now);
     let has_room = snapshot.record.has_room(now);
-    for (at, Member { operation, planned, .. }) in batch.iter_mut().enumerate() {
+    for (at, member) in batch.iter_mut().enumerate() {
+        let is_waiter = member.is_waiter();
+        let Member { operation, planned, .. } = member;
         let found = found.of(at);
         let in_doubt = operation.in_doubt;
         let line = found.first().and_then(|&(_, line)| snapshot.record.holdings.get(line));
@@ -60,6 +62,11 @@ pub(super) fn plan(
                     counted_from,
                     clock,
                 })
+            }
+            // It may take what the batch releases.
+            (Kind::Acquisition(wanted), None) if is_waiter => {
+                let outcome = unfit_outcome(wanted, snapshot.record.permits);
+                outcome.map_or(Planned::Refuses, Planned::Known)
             }
             (Kind::Acquisition(wanted), None) => {
                 match outcome_at_once(wanted, &snapshot.record, now, free, has_room) {
@@ -106,7 +113,7 @@ pub(super) fn plan(
 }
 
 /// Adds the semaphore's state to the outcome of refused acquisitions.
-fn set_refusals(snapshot: &Snapshot, batch: &mut [Member], at: Moment) {
+fn set_refusals(snapshot: &Snapshot, batch: &mut [Member<'_>], at: Moment) {
     let why = snapshot.refusal(at);
     for member in batch {
         if let Planned::Known(OperationOutcome::NoRoom { refusal }) = &mut member.planned {
@@ -129,7 +136,7 @@ impl Found {
     }
 }
 
-fn find(record: &Record, batch: &[Member]) -> Found {
+fn find(record: &Record, batch: &[Member<'_>]) -> Found {
     let mut tokens: Vec<(Token, usize)> = Vec::with_capacity(batch.len());
     for (at, member) in batch.iter().enumerate() {
         match &member.operation.kind {
@@ -235,8 +242,8 @@ fn extends(
 }
 
 /// Removes the lines of released permits.
-fn give_back(record: &mut Record, batch: &[Member]) {
-    let released = |member: &Member| match (&member.operation.kind, &member.planned) {
+fn give_back(record: &mut Record, batch: &[Member<'_>]) {
+    let released = |member: &Member<'_>| match (&member.operation.kind, &member.planned) {
         (Kind::Release(Release { token, .. }), Planned::Releases(_)) => Some(*token),
         _ => None,
     };
@@ -254,7 +261,7 @@ fn give_back(record: &mut Record, batch: &[Member]) {
 }
 
 /// Grants permits to the acquisitions that may take them, while permits are available.
-fn take(snapshot: &mut Snapshot, batch: &mut [Member], writer: &Writer<'_>) {
+fn take(snapshot: &mut Snapshot, batch: &mut [Member<'_>], writer: &Writer<'_>) {
     let mut order: Vec<(&Acquisition, &mut Planned)> = Vec::new();
     for Member { operation, planned, .. } in batch {
         if let (Kind::Acquisition(wanted), Planned::Refuses) = (&operation.kind, &planned) {
@@ -289,6 +296,7 @@ mod tests {
 
     use super::*;
     use crate::lease::Lease;
+    use crate::primitives::semaphore::member::Origin;
     use crate::semaphore::operation::{Doubt, Renewing};
     use crate::store::memcached::GUARANTEES;
     use crate::store::{Epoch, Version};
@@ -330,7 +338,7 @@ mod tests {
         }
     }
 
-    fn acquires(token: u128, permits: u32, priority: i64, called: bool) -> Member {
+    fn acquires(token: u128, permits: u32, priority: i64, called: bool) -> Member<'static> {
         let token = Token::from_bits(token);
         let (expected, set_up_with) = (None, None);
         let acquire =
@@ -338,7 +346,7 @@ mod tests {
         member(Kind::Acquisition(acquire))
     }
 
-    fn releases(token: u128) -> Member {
+    fn releases(token: u128) -> Member<'static> {
         member(Kind::Release(Release {
             token: Token::from_bits(token),
             entry_ids: Vec::new(),
@@ -346,8 +354,8 @@ mod tests {
         }))
     }
 
-    fn member(kind: Kind) -> Member {
-        Member::of(Operation::new(kind, None), None)
+    fn member(kind: Kind) -> Member<'static> {
+        Member::of(Operation::new(kind, None), Origin::Own)
     }
 
     fn doubt(slow: bool, cas: u64) -> Doubt {
@@ -355,10 +363,10 @@ mod tests {
         Doubt { since: moment(49), until: moment(49), slow, version }
     }
 
-    fn planned(snapshot: &mut Snapshot, batch: &mut [Member]) -> Vec<&'static str> {
+    fn planned(snapshot: &mut Snapshot, batch: &mut [Member<'_>]) -> Vec<&'static str> {
         let writer = Writer { host: "web", pid: 1, unix_seconds: 2, now: moment(50) };
         assert!(plan(snapshot, batch, &writer, false));
-        let name = |member: &Member| match member.planned {
+        let name = |member: &Member<'_>| match member.planned {
             Planned::Known(OperationOutcome::NoRoom { .. }) => "no room",
             Planned::Known(OperationOutcome::Gone { .. }) => "gone",
             Planned::Known(OperationOutcome::Extended { .. }) => "nothing",
@@ -468,7 +476,7 @@ mod tests {
             let mut record = snapshot(permits, &held);
             let acquire =
                 |(at, (wanted, called, priority))| acquires(100 + at, wanted, priority, called);
-            let mut batch: Vec<Member> = (0_u128..).zip(wanted).map(acquire).collect();
+            let mut batch: Vec<Member<'_>> = (0_u128..).zip(wanted).map(acquire).collect();
             let mut gone = gone;
             gone.sort_unstable();
             gone.dedup();

@@ -79,6 +79,20 @@ struct State {
     led: bool,
     listed: VecDeque<Entry>,
     memory: Memory,
+    others: Others,
+    /// Whether this process has released an odd number of permits.
+    is_odd: bool,
+}
+
+/// The waiters of other processes, when this process last released permits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Others {
+    #[default]
+    None,
+    /// This many, equal to those of this process.
+    Some(u32),
+    /// Some of them come first: they request several permits, or have a higher priority.
+    First,
 }
 
 /// What a leader leaves behind when it ends.
@@ -159,6 +173,27 @@ impl Combiner {
     /// Takes the listed operations.
     pub(super) fn take_listed(&self) -> VecDeque<Entry> {
         std::mem::take(&mut self.state().listed)
+    }
+
+    /// How many permits a leader may hand off to waiters of this process, if `free` are available,
+    /// and it releases `freed` more. Of these, others get every second one.
+    pub(super) fn share(&self, free: u32, freed: u32) -> u32 {
+        let state = self.state();
+        match state.others {
+            Others::None => free.saturating_add(freed),
+            Others::Some(waiters) => {
+                let half = freed.saturating_add(u32::from(state.is_odd)) / 2;
+                half.saturating_add(free.saturating_sub(waiters))
+            }
+            Others::First => 0,
+        }
+    }
+
+    /// So many permits were released, and these others were waiting.
+    pub(super) fn released(&self, freed: u32, others: Others) {
+        let mut state = self.state();
+        state.is_odd ^= freed % 2 == 1;
+        state.others = others;
     }
 
     /// The leader has ended: wakes the next one, if an operation is listed.

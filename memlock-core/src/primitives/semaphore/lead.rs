@@ -5,15 +5,16 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::batch;
-use super::combine::{Combiner, Ended, Memory};
+use super::combine::{Combiner, Ended, Memory, Others};
 use super::handle::{LIFE, Semaphore, Wrote};
-use super::member::{Member, Planned, Writer, Writing};
+use super::member::{Member, Origin, Planned, Writer, Writing};
 use super::operation::{
-    Kind, Operation, OperationOutcome, Reclaimable, Release, ServerClock, Wakes,
+    Acquisition, Kind, Operation, OperationOutcome, Reclaimable, Release, ServerClock, Wakes,
 };
+use super::permit::{Grant, Permit};
 use super::snapshot::{Confirmation, Refusal, Snapshot};
 use super::ticket::{Completion, Entry};
-use super::wake::REAPER;
+use super::wake::{REAPER, local_waiters};
 use crate::cas_backoff::ROUNDS;
 use crate::clock::Moment;
 use crate::error::Error;
@@ -22,6 +23,9 @@ use crate::mutation::{self, Mutation};
 use crate::owner::Token;
 use crate::store::{Failure, Op, Reply};
 use crate::target::{ATTEMPTS, Target};
+use crate::wait::entries;
+use crate::wait::local::HandingOff;
+use crate::wait_id::WaitId;
 
 /// A process that was refused retries within this time; after the next refusal within twice this
 /// time, and so on, up to `MOST_SPREADS` times this time. Otherwise, holders with equally long
@@ -39,7 +43,7 @@ pub(super) struct Leader<'a> {
     combiner: &'a Combiner,
     semaphore: &'a Semaphore,
     /// The leader's own operation is the first, until it is completed.
-    batch: Vec<Member>,
+    batch: Vec<Member<'a>>,
     own: Option<Completion>,
     /// The record to build on, if any; and whether it is only remembered.
     snapshot: Option<(Snapshot, bool)>,
@@ -70,7 +74,7 @@ impl<'a> Leader<'a> {
         Leader {
             combiner,
             semaphore,
-            batch: vec![Member::of(own, None)],
+            batch: vec![Member::of(own, Origin::Own)],
             own: None,
             snapshot: known.map(|snapshot| (snapshot, true)),
             written: memory.written,
@@ -103,8 +107,11 @@ impl<'a> Leader<'a> {
             self.take_in();
             let is_over_now = self.is_over;
             self.settle_where(&mut |member| {
-                let unwanted =
-                    member.ticket.as_ref().map_or(is_over_now, |ticket| ticket.is_unwanted());
+                let unwanted = match &member.origin {
+                    Origin::Own => is_over_now,
+                    Origin::Thread(ticket) => ticket.is_unwanted(),
+                    Origin::Waiter(_) => false,
+                };
                 // An acquisition that is not in doubt can be dropped at any moment.
                 (unwanted && member.is_idle()).then_some(OperationOutcome::NoRoom { refusal: None })
             });
@@ -121,8 +128,9 @@ impl<'a> Leader<'a> {
         }
         let before = self.batch.len();
         let listed = self.combiner.take_listed().into_iter();
-        self.batch
-            .extend(listed.map(|Entry { operation, ticket }| Member::of(operation, Some(ticket))));
+        self.batch.extend(
+            listed.map(|Entry { operation, ticket }| Member::of(operation, Origin::Thread(ticket))),
+        );
         if let Some((_, remembered)) = &mut self.snapshot {
             // Operations that were listed after the read are not refused by this record.
             *remembered |= self.batch.len() > before;
@@ -147,6 +155,7 @@ impl<'a> Leader<'a> {
                 Err(error) => return self.fail(&error),
             },
         };
+        self.invite(&snapshot);
         let context = &self.semaphore.target.context;
         let identity = match context.identity() {
             Ok(identity) => identity,
@@ -172,6 +181,26 @@ impl<'a> Leader<'a> {
         if writes {
             self.write(snapshot, sent, is_over);
         }
+    }
+
+    /// If permits are released, takes acquisitions of waiters of this process into the batch, as
+    /// many as permits may be handed off.
+    fn invite(&mut self, snapshot: &Snapshot) {
+        let releases = |member: &&Member<'_>| matches!(member.operation.kind, Kind::Release(_));
+        let freed = self.batch.iter().filter(releases).count();
+        if freed == 0 || self.alone {
+            return;
+        }
+        let Target { context, key, .. } = &self.semaphore.target;
+        let freed = u32::try_from(freed).unwrap_or(u32::MAX);
+        let share = self.combiner.share(snapshot.capacity(self.semaphore.target.now()), freed);
+        let share = usize::try_from(share).unwrap_or(usize::MAX);
+        let invited = self.batch.iter().filter(|member| member.is_waiter()).count();
+        let waiters = local_waiters(context).begin_hand_offs(key, share.saturating_sub(invited));
+        self.batch.extend(waiters.into_iter().map(|waiter| {
+            let operation = Operation::new(Kind::Acquisition(waiter.request), None);
+            Member::of(operation, Origin::Waiter(waiter))
+        }));
     }
 
     fn inspect(&self) -> crate::error::Result<Option<Snapshot>> {
@@ -235,7 +264,7 @@ impl<'a> Leader<'a> {
         let lonely = self.written == Some((confirmed.of, snapshot.record.serial));
         let serial = snapshot.record.serial.wrapping_add(1);
         // The outcome of acquisitions for which no permits are left.
-        let is_refused = |member: &Member| matches!(member.planned, Planned::Refuses);
+        let is_refused = |member: &Member<'_>| matches!(member.planned, Planned::Refuses);
         let refusal = self.batch.iter().any(is_refused).then(|| snapshot.refusal(sent));
         let queue_key = self.semaphore.target.key.waiters();
         let queue = [Op::get(&queue_key)];
@@ -254,6 +283,9 @@ impl<'a> Leader<'a> {
                 self.after = after;
                 self.refused = 0;
                 let queue = replies.into_iter().next();
+                if releases {
+                    self.note_released(queue.as_ref());
+                }
                 let verified = if slow { self.verify() } else { Some(None) };
                 self.wrote(queue, capacity, confirmed, verified, refusal);
             }
@@ -323,6 +355,23 @@ impl<'a> Leader<'a> {
         });
     }
 
+    /// Notes what the next leader has to know of waiters of other processes.
+    fn note_released(&self, queue: Option<&Reply>) {
+        let freed = |member: &Member<'_>| match member.planned {
+            Planned::Releases(permits) => permits,
+            _ => 0,
+        };
+        let freed = self.batch.iter().map(freed).fold(0, u32::saturating_add);
+        let others = match queue {
+            Some(Reply::Value(queue)) => {
+                let Target { context, key, .. } = &self.semaphore.target;
+                others(&queue.value, &local_waiters(context).ids(key))
+            }
+            _ => Others::None,
+        };
+        self.combiner.released(freed, others);
+    }
+
     /// What is needed to wake waiters for all released permits.
     fn wakes(&self, queue: Option<Reply>, capacity: u32) -> Option<Wakes> {
         let mut wakes = Wakes { queue: None, capacity, freed: 0, entry_ids: Vec::new() };
@@ -343,7 +392,7 @@ impl<'a> Leader<'a> {
     /// Another process was faster to write.
     fn is_refused(&mut self, is_over: &dyn Fn() -> bool) {
         if mutation::has(Mutation::ForgetTheRefused) {
-            self.batch.retain(|member| member.ticket.is_none());
+            self.batch.retain(Member::is_own);
         }
         for member in &mut self.batch {
             member.operation.refused += 1;
@@ -382,9 +431,8 @@ impl<'a> Leader<'a> {
             }
         }
         self.settle_where(&mut |member| {
-            let guesses = mutation::has(Mutation::GuessReleasedInBatch)
-                && was_sent
-                && member.ticket.is_some();
+            let guesses =
+                mutation::has(Mutation::GuessReleasedInBatch) && was_sent && !member.is_own();
             match member.planned {
                 Planned::Releases(_) if guesses => Some(OperationOutcome::Released { wakes: None }),
                 _ if member.operation.in_doubt.is_none() && !was_sent => Some(member.fails(&error)),
@@ -395,8 +443,8 @@ impl<'a> Leader<'a> {
         if is_over() {
             self.is_over = true;
             self.settle_where(&mut |member| {
-                let is_own = member.ticket.is_none()
-                    && matches!(member.operation.kind, Kind::Acquisition(_));
+                let is_own =
+                    member.is_own() && matches!(member.operation.kind, Kind::Acquisition(_));
                 (is_own && member.operation.in_doubt.is_some())
                     .then(|| OperationOutcome::Unresolved(Some(error.clone())))
             });
@@ -422,7 +470,7 @@ impl<'a> Leader<'a> {
 
     /// Completes the leader's own operation with this error. The next leader goes on with the others.
     fn fail_own(&mut self, error: &Error) {
-        self.settle_where(&mut |member| member.ticket.is_none().then(|| member.fails(error)));
+        self.settle_where(&mut |member| member.is_own().then(|| member.fails(error)));
     }
 
     /// Nothing can be done for any operation now: completes all of them with this error.
@@ -433,23 +481,78 @@ impl<'a> Leader<'a> {
     /// Completes the operations that have an outcome.
     fn settle_where(
         &mut self,
-        outcome_of: &mut dyn FnMut(&mut Member) -> Option<OperationOutcome>,
+        outcome_of: &mut dyn FnMut(&mut Member<'_>) -> Option<OperationOutcome>,
     ) {
         let outcome = Cell::new(None);
-        let is_settled = |member: &mut Member| {
+        let is_settled = |member: &mut Member<'_>| {
             let found = outcome_of(member);
             let is_some = found.is_some();
             outcome.set(found);
             is_some
         };
-        for Member { operation, ticket, .. } in self.batch.extract_if(.., is_settled) {
+        for Member { operation, origin, .. } in self.batch.extract_if(.., is_settled) {
             let Some(outcome) = outcome.take() else { continue };
-            let completion = Completion::new(operation, outcome);
-            match ticket {
-                Some(ticket) => ticket.complete(completion),
-                None => self.own = Some(completion),
+            match origin {
+                Origin::Own => self.own = Some(Completion::new(operation, outcome)),
+                Origin::Thread(ticket) => ticket.complete(Completion::new(operation, outcome)),
+                Origin::Waiter(waiter) => hand_off(self.semaphore, waiter, &operation, outcome),
             }
         }
+    }
+}
+
+/// The waiters in the queue, except for `ours`.
+fn others(queue: &[u8], ours: &[WaitId]) -> Others {
+    let others = entries::waiters(queue).filter(|entry| !ours.contains(&entry.id));
+    others.fold(Others::None, |others, entry| match others {
+        _ if entry.permits > 1 || entry.priority > 0 => Others::First,
+        Others::None => Others::Some(1),
+        Others::Some(waiters) => Others::Some(waiters.saturating_add(1)),
+        Others::First => Others::First,
+    })
+}
+
+/// Gives a waiter of this process its permit, if it was granted one that lasts.
+fn hand_off(
+    semaphore: &Semaphore,
+    waiter: HandingOff<'_, Acquisition, Permit>,
+    operation: &Operation,
+    outcome: OperationOutcome,
+) {
+    let OperationOutcome::Granted { confirmed, permits, counted_from, clock } = outcome else {
+        return call_off(semaphore, waiter, operation);
+    };
+    let Acquisition { token, lease, .. } = waiter.request;
+    let target = semaphore.target.for_calls();
+    let semaphore = Semaphore { target, lease, ..semaphore.clone() };
+    let grant = Grant { token, permits, counted_from, confirmed };
+    let mut permit = grant.into_permit(semaphore.clone());
+    match permit.verify(clock) {
+        Ok(()) => waiter.grant(permit),
+        // The permit is released.
+        Err(_) => call_off(&semaphore, waiter, operation),
+    }
+}
+
+/// Lets a waiter go on sleeping that was not granted a permit.
+fn call_off(
+    semaphore: &Semaphore,
+    mut waiter: HandingOff<'_, Acquisition, Permit>,
+    operation: &Operation,
+) {
+    may_be_orphaned(semaphore, operation);
+    // The token may be on its way to the server, or used up.
+    if let Ok(identity) = semaphore.target.context.identity() {
+        waiter.request.token = identity.token();
+        waiter.call_off();
+    }
+}
+
+/// Remembers the permits of an acquisition that is in doubt, and that no caller takes.
+fn may_be_orphaned(semaphore: &Semaphore, operation: &Operation) {
+    if let (Kind::Acquisition(wanted), Some(_)) = (&operation.kind, operation.in_doubt) {
+        let target = &semaphore.target;
+        orphan::remember(target, &REAPER, wanted.token, target.gone(wanted.lease));
     }
 }
 
@@ -459,16 +562,12 @@ impl Drop for Leader<'_> {
             self.batch.iter_mut().for_each(|member| member.is_in_doubt(writing));
         }
         let mut rest = Vec::new();
-        for Member { operation, ticket, .. } in self.batch.drain(..) {
-            match (ticket, &operation.kind) {
-                (Some(ticket), _) => rest.push(Entry { operation, ticket }),
+        for Member { operation, origin, .. } in self.batch.drain(..) {
+            match origin {
+                Origin::Thread(ticket) => rest.push(Entry { operation, ticket }),
+                Origin::Waiter(waiter) => call_off(self.semaphore, waiter, &operation),
                 // The leader unwinds.
-                (None, Kind::Acquisition(wanted)) if operation.in_doubt.is_some() => {
-                    let target = &self.semaphore.target;
-                    let until = target.gone(wanted.lease);
-                    orphan::remember(target, &REAPER, wanted.token, until);
-                }
-                (None, _) => {}
+                Origin::Own => may_be_orphaned(self.semaphore, &operation),
             }
         }
         if self.alone {

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use super::operation::{Doubt, Kind, Operation, OperationOutcome};
+use super::operation::{Acquisition, Doubt, Kind, Operation, OperationOutcome};
+use super::permit::Permit;
 use super::ticket::Ticket;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::store::Version;
+use crate::wait::local::HandingOff;
 
 /// The planned outcome of an operation.
 pub(super) enum Planned {
@@ -52,18 +54,35 @@ pub(super) struct Writing {
     pub(super) version: Version,
 }
 
+/// Whose operation it is.
+pub(super) enum Origin<'a> {
+    /// The leader's own.
+    Own,
+    /// That of a thread that sleeps on its ticket.
+    Thread(Arc<Ticket>),
+    /// The leader's, for a waiter of this process that may be handed a permit.
+    Waiter(HandingOff<'a, Acquisition, Permit>),
+}
+
 /// One operation of the batch.
-pub(super) struct Member {
+pub(super) struct Member<'a> {
     pub(super) operation: Operation,
-    /// `None`: the leader's own operation.
-    pub(super) ticket: Option<Arc<Ticket>>,
+    pub(super) origin: Origin<'a>,
     /// The outcome of the operation by the record that is being written.
     pub(super) planned: Planned,
 }
 
-impl Member {
-    pub(super) fn of(operation: Operation, ticket: Option<Arc<Ticket>>) -> Member {
-        Member { operation, ticket, planned: Planned::Refuses }
+impl<'a> Member<'a> {
+    pub(super) fn of(operation: Operation, origin: Origin<'a>) -> Member<'a> {
+        Member { operation, origin, planned: Planned::Refuses }
+    }
+
+    pub(super) fn is_own(&self) -> bool {
+        matches!(self.origin, Origin::Own)
+    }
+
+    pub(super) fn is_waiter(&self) -> bool {
+        matches!(self.origin, Origin::Waiter(_))
     }
 
     /// Whether the operation can be dropped without resolving anything.

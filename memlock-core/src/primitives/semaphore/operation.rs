@@ -34,7 +34,8 @@ pub(super) enum Kind {
     Extend(Extend),
 }
 
-pub(super) struct Acquisition {
+#[derive(Clone, Copy)]
+pub(crate) struct Acquisition {
     pub(super) token: Token,
     pub(super) permits: u32,
     pub(super) priority: i64,

@@ -1,7 +1,7 @@
 //! Held permits.
 
 use super::handle::Semaphore;
-use super::operation::Reclaimable;
+use super::operation::{Reclaimable, ServerClock};
 use super::snapshot::Confirmation;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
@@ -55,6 +55,17 @@ impl Permit {
             permits: self.kind.permits,
             until: self.deadline,
         })
+    }
+
+    /// After a grant: caps the deadline by what the server's clock leaves, if that may have been
+    /// stopped.
+    pub(super) fn verify(&mut self, clock: ServerClock) -> Result<()> {
+        match clock {
+            _ if mutation::has(Mutation::BelieveSlowGrants) => Ok(()),
+            ServerClock::Runs => Ok(()),
+            ServerClock::KeepsUntil(until) => self.cap_deadline(until),
+            ServerClock::MayStand => self.cap_deadline_by_ttl(),
+        }
     }
 
     /// After a suspiciously slow grant: caps the deadline by what the server's clock leaves.

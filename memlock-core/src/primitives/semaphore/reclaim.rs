@@ -13,7 +13,7 @@ use super::record::Holding;
 use super::snapshot::Snapshot;
 
 /// Adds the lines of permits that are to be extended, and that the server has forgotten.
-pub(super) fn put_back(snapshot: &mut Snapshot, batch: &[Member], writer: &Writer<'_>) {
+pub(super) fn put_back(snapshot: &mut Snapshot, batch: &[Member<'_>], writer: &Writer<'_>) {
     if !snapshot.recovers(writer.now) {
         return;
     }

@@ -11,6 +11,7 @@ use crate::target::Target;
 use crate::wait::Waker;
 use crate::wait::queue::Queue;
 
+use super::operation::Acquisition;
 use super::permit::Permit;
 use crate::context::Context;
 use crate::wait::local::LocalWaiters;
@@ -19,7 +20,7 @@ use crate::wait::local::LocalWaiters;
 pub(super) static REAPER: Reaper = Reaper { reap, wake_next };
 
 /// The threads of this process that wait for permits.
-pub(super) fn local_waiters(context: &Context) -> &LocalWaiters<(), Permit> {
+pub(super) fn local_waiters(context: &Context) -> &LocalWaiters<Acquisition, Permit> {
     context.extension(LocalWaiters::default)
 }
 

@@ -10,6 +10,8 @@ pub(crate) struct PermitRequest {
     pub(crate) key: String,
     pub(crate) permits: u32,
     pub(crate) priority: i64,
+    /// Whether it is first once it was overtaken often enough.
+    pub(crate) ages: bool,
     /// The number of permits that the semaphore was opened with.
     pub(crate) number: Option<u32>,
     /// What the call does about another number.
@@ -39,6 +41,13 @@ pub(super) struct Call {
 }
 
 impl Call {
+    /// Whether it waits in the list of its process, of which only the first is in the queue, and
+    /// has the same entry.
+    pub(super) fn is_in_line(&self, key: &str) -> bool {
+        let PermitRequest { permits, priority, ages, limit, .. } = self.request;
+        self.request.key == key && permits == 1 && priority == 0 && ages && limit != Some(0)
+    }
+
     /// Whether a request that the process sent then may be for this call.
     pub(super) fn is_of(&self, process: usize, sent: Nanos) -> bool {
         self.process == process && self.begun <= sent

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use memlock_core::Mismatch;
 
 use super::call::{Call, PermitRequest};
-use super::state::{Semaphores, Status};
+use super::position::QueuePosition;
+use super::state::{Semaphores, Status, Waiter};
 use super::timing::AFTER_THE_LEASE;
 use crate::oracle::call::Refusal;
 use crate::oracle::hold::HoldInterval;
@@ -31,6 +32,18 @@ impl Semaphores {
             }
             lives
         });
+    }
+
+    /// The call of that task ends. Returns it.
+    fn ends(&mut self, task: usize, now: Nanos) -> Option<Call> {
+        let call = self.calls.remove(&task)?;
+        self.ended.push((task, call.clone(), now));
+        if let Some(semaphore) = self.all.get_mut(&call.request.key)
+            && call.is_in_line(&call.request.key)
+        {
+            semaphore.went_on.insert(call.process, now);
+        }
+        Some(call)
     }
 
     pub(crate) fn waiting(&self) -> impl Iterator<Item = usize> {
@@ -67,11 +80,13 @@ impl Oracle {
         }
         let fault_free = self.fault_free;
         for (key, semaphore) in all.iter_mut() {
-            // By task: its process, and since when it waits.
-            let waits: BTreeMap<usize, (usize, Nanos)> = calls
+            let waits: BTreeMap<usize, Waiter> = calls
                 .iter()
                 .filter(|(_, call)| call.request.key == *key)
-                .map(|(&task, call)| (task, (call.process, call.begun)))
+                .map(|(&task, call)| {
+                    let Call { process, begun, .. } = *call;
+                    (task, Waiter { process, begun, in_line: call.is_in_line(key) })
+                })
                 .collect();
             for &task in waits.keys() {
                 let Some(call) = calls.get_mut(&task) else { continue };
@@ -129,7 +144,7 @@ impl Oracle {
         server_time: u64,
     ) {
         self.semaphores.leases(process, task, now, request.lease);
-        let call = Call {
+        let mut call = Call {
             request,
             process,
             begun: now,
@@ -141,14 +156,18 @@ impl Oracle {
             could_have: None,
         };
         let Semaphores { all, calls, .. } = &mut self.semaphores;
-        if let Some(semaphore) = all.get_mut(&call.request.key)
-            && semaphore.positions.values().any(|it| {
-                let waits =
-                    |other: &Call| other.request.key == call.request.key && other.begun <= it.since;
-                it.process == process && !calls.get(&it.task).is_some_and(waits)
-            })
-        {
-            semaphore.stale_processes.insert(process);
+        if let Some(semaphore) = all.get_mut(&call.request.key) {
+            let key = &call.request.key;
+            let mut positions = semaphore.positions.values().filter(|it| it.process == process);
+            call.has_queued =
+                call.is_in_line(key) && positions.clone().any(|position| position.in_line);
+            let is_stale = |it: &QueuePosition| {
+                let waits = |other: &Call| other.request.key == *key && other.begun <= it.since;
+                !calls.get(&it.task).is_some_and(waits) && !it.is_taken(key, calls)
+            };
+            if positions.any(is_stale) {
+                semaphore.stale_processes.insert(process);
+            }
         }
         calls.insert(task, call);
         self.inspect_semaphores(now, server_time);
@@ -164,8 +183,7 @@ impl Oracle {
         now: Nanos,
     ) -> u64 {
         self.tally.permits += 1;
-        let Some(call) = self.semaphores.calls.remove(&task) else { return 0 };
-        self.semaphores.ended.push((task, call.clone(), now));
+        let Some(call) = self.semaphores.ends(task, now) else { return 0 };
         let written = self.tokens.get(&token);
         let latest =
             |sent: Nanos| sent + call.request.lease + AFTER_THE_LEASE + call.request.lease / 5000;
@@ -224,8 +242,7 @@ impl Oracle {
         server: &Server,
     ) {
         self.inspect_semaphores(now, server.time());
-        let Some(call) = self.semaphores.calls.remove(&task) else { return };
-        self.semaphores.ended.push((task, call.clone(), now));
+        let Some(call) = self.semaphores.ends(task, now) else { return };
         if matches!(why, Refusal::Unreachable | Refusal::Unknown) {
             self.tally.errors += 1;
         } else {
@@ -293,7 +310,11 @@ impl Oracle {
         if semaphore.last_expiry.is_some_and(|when| now < when + AFTER_EXPIRY) {
             patience = patience.max(PATIENCE_WITHOUT_WAKE);
         }
-        let passed = now.saturating_sub(since.max(last_fault));
+        let went_on = match call.is_in_line(&call.request.key) {
+            true => semaphore.went_on.get(&call.process).copied().unwrap_or(0),
+            false => 0,
+        };
+        let passed = now.saturating_sub(since.max(last_fault).max(went_on));
         if passed > patience {
             self.report_violation(format!(
                 "{} has had capacity for task {task} for {:.3} s, and it waits",

@@ -10,6 +10,8 @@ pub(super) struct QueuePosition {
     /// When the request that wrote it was sent.
     pub(super) sent: Nanos,
     pub(super) rank: i64,
+    /// Whether it passes to the next waiter in line of its process.
+    pub(super) in_line: bool,
     /// Since when it has that rank.
     pub(super) since: Nanos,
     /// Since which tick its task has not been waiting.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::call::Call;
 use super::position::QueuePosition;
-use super::state::{Semaphore, Semaphores};
+use super::state::{Semaphore, Semaphores, Waiter};
 use super::text::{self, Entry, Line, Record};
 use crate::oracle::requester::Requester;
 use crate::oracle::state::Oracle;
@@ -100,8 +100,21 @@ impl Oracle {
                 let Some(Requester { task, process, sent }) = by else { continue };
                 semaphore.positions.insert(
                     entry.id.clone(),
-                    QueuePosition { task, process, sent, rank, since: now, idle: None },
+                    QueuePosition {
+                        task,
+                        process,
+                        sent,
+                        rank,
+                        in_line: entry.is_in_line(),
+                        since: now,
+                        idle: None,
+                    },
                 );
+                if entry.is_in_line() {
+                    let in_line =
+                        |call: &&mut Call| call.process == process && call.is_in_line(key);
+                    calls.values_mut().filter(in_line).for_each(|call| call.has_queued = true);
+                }
                 match calls.get_mut(&task).filter(|call| call.begun <= sent) {
                     Some(call) => call.has_queued = true,
                     None => drop(semaphore.stale_processes.insert(process)),
@@ -125,7 +138,7 @@ impl Oracle {
         let mut violation = None;
         for (key, semaphore) in &mut self.semaphores.all {
             for (id, position) in &mut semaphore.positions {
-                let waits = calls.get(&position.task).is_some_and(|call| call.request.key == *key);
+                let waits = position.is_taken(key, calls);
                 let since = *position.idle.get_or_insert(now);
                 if waits {
                     position.idle = None;
@@ -161,11 +174,7 @@ impl Oracle {
         };
         for entry in earlier.filter(|entry| entry.has_listener && is_left(entry)) {
             let Some(position) = semaphore.positions.get(&entry.id) else { continue };
-            let waits = self
-                .semaphores
-                .calls
-                .get(&position.task)
-                .is_some_and(|call| call.request.key == key);
+            let waits = position.is_taken(key, &self.semaphores.calls);
             if waits && now - position.since > JUST_NOW {
                 let (id, priority) = (&entry.id, entry.priority);
                 return Some(format!(
@@ -238,28 +247,34 @@ fn miscounted(woken: &[&Entry], own: usize, before: &[Entry], after: &[Entry]) -
 }
 
 impl Semaphore {
-    /// Whether no waiter is before that task in the queue. A task that is not in the queue was
+    /// Whether no waiter is before that task in the queue, or before others in line with it. A task that is not in the queue was
     /// woken, or is about to enter. An entry whose task does not wait may belong to another waiter
     /// of that process, because the task could not remove it. An entry that its task has left since
     /// is ignored.
-    pub(super) fn is_next(&self, task: usize, waiters: &BTreeMap<usize, (usize, Nanos)>) -> bool {
+    pub(super) fn is_next(&self, task: usize, waiters: &BTreeMap<usize, Waiter>) -> bool {
         let is_left = |position: &QueuePosition| {
-            waiters.get(&position.task).is_some_and(|&(_, begun)| position.sent < begun)
+            !position.in_line
+                && waiters.get(&position.task).is_some_and(|it| position.sent < it.begun)
         };
         let position_at = |at: &usize| {
             self.positions.get(&self.queue[*at].id).filter(|position| !is_left(position))
         };
         let order = text::in_order(&self.queue);
-        let is_queued = order.iter().filter_map(position_at).any(|position| position.task == task);
-        let processes = || waiters.values().map(|&(process, _)| process);
+        let mine = waiters.get(&task);
+        let is_its = |position: &QueuePosition| {
+            let in_line = |it: &Waiter| it.in_line && position.process == it.process;
+            position.task == task || position.in_line && mine.is_some_and(in_line)
+        };
+        let is_queued = order.iter().filter_map(position_at).any(is_its);
+        let processes = || waiters.values().map(|it| it.process);
         let mut first = order.iter().filter_map(position_at).filter(|position| {
             waiters.contains_key(&position.task)
                 || processes().any(|process| process == position.process)
         });
-        let mine = waiters.get(&task).map(|&(process, _)| process);
-        let alone = processes().filter(|&process| Some(process) == mine).count() == 1;
+        let process = mine.map(|it| it.process);
+        let alone = processes().filter(|&other| Some(other) == process).count() == 1;
         let is_mine = |position: &QueuePosition| {
-            position.task == task || alone && Some(position.process) == mine
+            is_its(position) || alone && Some(position.process) == process
         };
         !is_queued || first.next().is_none_or(is_mine)
     }

@@ -49,7 +49,16 @@ pub(super) struct Semaphore {
     /// Holders whose ends passed while their lines were there, and when that last happened: no
     /// waiter is woken for those.
     pub(super) over: BTreeSet<String>,
+    /// When a waiter in line of each process last went on: the others follow one by one.
+    pub(super) went_on: BTreeMap<usize, Nanos>,
     pub(super) last_expiry: Option<Nanos>,
+}
+
+/// A call that waits for a semaphore's permits.
+pub(super) struct Waiter {
+    pub(super) process: usize,
+    pub(super) begun: Nanos,
+    pub(super) in_line: bool,
 }
 
 impl Semaphore {
@@ -59,6 +68,15 @@ impl Semaphore {
         let Some(record) = &self.record else { return u64::MAX };
         let out = record.lines.iter().filter(|line| line.until > server_time && !but(line));
         u64::from(record.permits).saturating_sub(out.map(|line| u64::from(line.permits)).sum())
+    }
+}
+
+impl QueuePosition {
+    /// Whether a waiter for the semaphore of this key has this position.
+    pub(super) fn is_taken(&self, key: &str, calls: &BTreeMap<usize, Call>) -> bool {
+        let own = calls.get(&self.task).is_some_and(|call| call.request.key == key);
+        own || self.in_line
+            && calls.values().any(|call| call.process == self.process && call.is_in_line(key))
     }
 }
 

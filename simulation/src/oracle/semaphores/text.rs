@@ -120,6 +120,11 @@ impl Entry {
         })
     }
 
+    /// Whether it may be for any waiter of its process that waits in line.
+    pub(crate) fn is_in_line(&self) -> bool {
+        self.wants == 1 && self.priority == 0 && self.overtaken.is_some()
+    }
+
     /// Whether being overtaken that many times more puts it first.
     pub(crate) fn may_age(&self, times: usize) -> bool {
         self.overtaken.is_some_and(|often| {
