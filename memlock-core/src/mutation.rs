@@ -154,11 +154,19 @@ pub enum Mutation {
     ReclaimLate,
     /// A lock whose release got no reply is put back.
     ReclaimReleased,
+    /// A permit is handed off again by the token of a hand-off without a reply.
+    HandOffAgain,
+    /// A permit is handed off for the lease of the one who hands it off.
+    HandOffOwnLease,
+    /// A waiter that was handed off a permit leaves its reservation.
+    LeaveReservation,
+    /// A waiter that was handed off a permit leaves its place to nobody.
+    KeepPlaceOfHandedOff,
 }
 
 impl Mutation {
     /// All mutations.
-    pub const ALL: [Mutation; 71] = [
+    pub const ALL: [Mutation; 75] = [
         Mutation::BlindDelete,
         Mutation::TtlOfTheLease,
         Mutation::TtlPlusOne,
@@ -230,6 +238,10 @@ impl Mutation {
         Mutation::TrustLateReclaims,
         Mutation::ReclaimLate,
         Mutation::ReclaimReleased,
+        Mutation::HandOffAgain,
+        Mutation::HandOffOwnLease,
+        Mutation::LeaveReservation,
+        Mutation::KeepPlaceOfHandedOff,
     ];
 }
 

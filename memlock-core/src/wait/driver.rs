@@ -13,6 +13,7 @@ use super::queue::Queue;
 use super::self_wait::SelfWait;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind, Result};
+use crate::mutation::{self, Mutation};
 use crate::name::Key;
 use crate::notify::{Listener, Reach, WakeMessage};
 use crate::owner::Identity;
@@ -325,7 +326,9 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         // itself.
         ids.extend(self.leave_local(ticket).into_iter().flat_map(|ticket| ticket.ids));
         // An entry that no waiter takes over would be woken in vain while this one holds its permits.
-        let unwoken = self.acquire.is_shared() && !ids.is_empty();
+        let unwoken = self.acquire.is_shared()
+            && !ids.is_empty()
+            && !mutation::has(Mutation::KeepPlaceOfHandedOff);
         self.attach_receipt(&mut guard, ids, unwoken);
         if interrupted {
             self.acquire.give_back(guard);

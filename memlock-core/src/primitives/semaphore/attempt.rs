@@ -264,6 +264,7 @@ impl<'a> Attempt<'a> {
     /// queue, or another thread handed the permit off.
     pub(super) fn end(&self, granted: Option<Token>) {
         if self.reserved.get()
+            && !mutation::has(Mutation::LeaveReservation)
             && granted != Some(self.token)
             && let Ok(Some(snapshot)) = self.semaphore.inspect()
         {

@@ -523,6 +523,7 @@ fn hand_off(
         return call_off(semaphore, waiter, operation);
     };
     let Acquisition { token, lease, .. } = waiter.request;
+    let lease = if mutation::has(Mutation::HandOffOwnLease) { semaphore.lease } else { lease };
     let target = semaphore.target.for_calls();
     let semaphore = Semaphore { target, lease, ..semaphore.clone() };
     let grant = Grant { token, permits, counted_from, confirmed };
@@ -542,7 +543,9 @@ fn call_off(
 ) {
     may_be_orphaned(semaphore, operation);
     // The token may be on its way to the server, or used up.
-    if let Ok(identity) = semaphore.target.context.identity() {
+    if let Ok(identity) = semaphore.target.context.identity()
+        && !mutation::has(Mutation::HandOffAgain)
+    {
         waiter.request.token = identity.token();
         waiter.call_off();
     }
