@@ -43,7 +43,7 @@ impl Crew<'_> {
 }
 
 impl Bench {
-    fn queue(&self) -> Vec<String> {
+    pub(super) fn queue(&self) -> Vec<String> {
         let queue = self.server.plain().get("semaphore:s%wait").unwrap_or_default();
         let queue = String::from_utf8(queue).unwrap();
         queue.lines().map(str::to_owned).collect()

@@ -11,6 +11,7 @@ mod basics;
 mod crowd;
 mod failures;
 mod fairness;
+mod hand_over;
 mod mismatch;
 
 const LEASE: Duration = Duration::from_secs(30);

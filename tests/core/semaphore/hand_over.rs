@@ -1,0 +1,196 @@
+//! The waiters of one process: one of them is in the queue for all, and what their process releases
+//! is handed off to them.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+use memlock_core::clock::Clock;
+use memlock_core::store::{Op, Route, Store};
+use memlock_core::{Client, Permit, Release, Request, Semaphore, Wait};
+use memlock_tests::assert_safe;
+use memlock_tests::cost::usual_cost;
+use memlock_tests::doors::WaitingThread;
+use memlock_tests::frozen::Frozen;
+use memlock_tests::intercepted::Replies;
+use memlock_tests::launch::until;
+
+use super::{Bench, LEASE, PATIENCE};
+use crate::bench::{lost, on_memory};
+
+/// A thread that waits for permits.
+struct InLine(Receiver<Permit>);
+
+impl InLine {
+    /// Waits behind those of its process that already do.
+    fn new(semaphore: &Semaphore, request: Request) -> InLine {
+        let (got, gets) = mpsc::channel();
+        let (semaphore, waiter) = (semaphore.clone(), WaitingThread::default());
+        let its = waiter.clone();
+        thread::spawn(move || {
+            its.is_this_one();
+            let got_it = semaphore.acquire_with(request, &Wait::at_most(PATIENCE));
+            let _ = got.send(got_it.unwrap().done().unwrap());
+        });
+        until("it waits", || waiter.is_asleep());
+        InLine(gets)
+    }
+
+    #[track_caller]
+    fn gets(&self) -> Permit {
+        self.0.recv_timeout(PATIENCE).unwrap()
+    }
+
+    /// Its permit, if it has one at once.
+    fn has(&self) -> Option<Permit> {
+        self.0.recv_timeout(Duration::from_millis(100)).ok()
+    }
+}
+
+fn in_line(semaphore: &Semaphore) -> InLine {
+    InLine::new(semaphore, Request::default())
+}
+
+fn release(mut permit: Permit) {
+    assert_eq!(permit.release().unwrap(), Release::Released);
+}
+
+#[test]
+fn a_permit_is_handed_off_in_one_batch_with_a_token_and_a_lease_of_its_own() {
+    let bench = Bench::new();
+    // On a slow machine, a slow reply is checked by one more command.
+    assert_eq!(usual_cost(|| hand_over_to_three(&bench)), 3, "put, queue, record");
+}
+
+/// The commands of the dearest hand-over but for the last, after which the process leaves the queue.
+fn hand_over_to_three(bench: &Bench) -> u64 {
+    let semaphore = bench.frozen(1);
+    let short = semaphore.with_lease(LEASE / 2).unwrap();
+    let mut holder = semaphore.acquire().unwrap();
+    let waiters = [in_line(&semaphore), in_line(&short), in_line(&semaphore)];
+    assert_eq!(bench.queue().len(), 1, "one of them is in the queue for all");
+    let mut costs = Vec::new();
+    for (waiter, lease) in waiters.iter().zip([LEASE, LEASE / 2, LEASE]) {
+        let token = holder.token();
+        let before = bench.server.commands();
+        release(holder);
+        holder = waiter.gets();
+        costs.push(bench.server.commands() - before);
+        assert_safe!(holder.token() != token, "two holders have one token");
+        let remaining = holder.remaining();
+        assert!(remaining <= lease && remaining > lease - Duration::from_secs(5), "{remaining:?}");
+    }
+    let status = semaphore.status().unwrap().unwrap();
+    assert_eq!(status.holders[0].token, holder.token());
+    assert_eq!((status.available, status.holders.len()), (0, 1));
+    until("the last one takes their entry off", || bench.queue().is_empty());
+    release(holder);
+    costs.into_iter().take(2).max().unwrap()
+}
+
+#[test]
+fn a_waiter_of_another_process_gets_every_second_permit() {
+    let bench = Bench::new();
+    let (ours, other) = (bench.frozen(1), bench.frozen(1));
+    let mut holder = ours.acquire().unwrap();
+    let waiters: Vec<InLine> = (0..9).map(|_| in_line(&ours)).collect();
+    let other = in_line(&other);
+    let mut turns = 0;
+    for waiter in &waiters {
+        release(holder);
+        turns += 1;
+        if let Some(permit) = other.has() {
+            // It was behind the first of us in the queue, of which the first release knew nothing.
+            assert!((3..=6).contains(&turns), "{turns}");
+            release(permit);
+            release(waiter.gets());
+            return;
+        }
+        holder = waiter.gets();
+    }
+    panic!("it has not got one");
+}
+
+/// A process of two permits with three waiters, of which one has been handed a permit, and the waiter
+/// of another process with this request, which the process knows by now.
+fn known_to_wait(bench: &Bench, request: Request) -> ([InLine; 3], InLine, [Permit; 2]) {
+    let ours = bench.frozen(2);
+    let [one, two] = [ours.acquire().unwrap(), ours.acquire().unwrap()];
+    let waiters = [in_line(&ours), in_line(&ours), in_line(&ours)];
+    let other = InLine::new(&bench.frozen(2), request);
+    release(one);
+    let handed = waiters[0].gets();
+    (waiters, other, [handed, two])
+}
+
+#[test]
+fn a_waiter_of_higher_priority_comes_before_those_of_the_process_that_releases() {
+    let bench = Bench::new();
+    let high = Request { priority: 1, ..Request::default() };
+    let (_waiters, other, held) = known_to_wait(&bench, high);
+    let [_handed, two] = held;
+    release(two);
+    release(other.gets());
+}
+
+#[test]
+fn a_waiter_for_several_gathers_what_another_process_releases() {
+    let bench = Bench::new();
+    let several = Request { permits: 2, ..Request::default() };
+    let (waiters, other, held) = known_to_wait(&bench, several);
+    let [handed, two] = held;
+    // It is behind the entry of the process, for which the next waiter has it now.
+    release(two);
+    let second = waiters[1].gets();
+    release(handed);
+    assert!(waiters[2].has().is_none());
+    release(second);
+    assert_eq!(other.gets().permits(), 2);
+}
+
+#[test]
+fn what_was_handed_off_without_a_reply_is_taken_back() {
+    const ALL: u8 = 0;
+    const NO_REPLY: u8 = 1;
+    const SILENT: u8 = 2;
+    let clock = Frozen::clock();
+    let the_clock: Arc<dyn Clock> = Arc::<Frozen>::clone(&clock);
+    let state = Arc::new(AtomicU8::new(ALL));
+    let its = Arc::clone(&state);
+    let run = move |server: &dyn Store, route: Route, ops: &[Op<'_>]| -> Replies {
+        let writes = matches!(ops[0], Op::CompareAndSet { .. });
+        match its.load(Ordering::SeqCst) {
+            ALL => server.run(route, ops),
+            NO_REPLY if !writes => server.run(route, ops),
+            NO_REPLY => {
+                its.store(SILENT, Ordering::SeqCst);
+                let _ = server.run(route, ops);
+                Err(lost())
+            }
+            _ => Err(lost()),
+        }
+    };
+    let (client, witness): (Client, Client) = on_memory(&the_clock, run);
+    let semaphore = client.semaphore("s", 1, LEASE).unwrap();
+    let mut held = semaphore.acquire().unwrap();
+    let waiter = in_line(&semaphore);
+    state.store(NO_REPLY, Ordering::SeqCst);
+    assert!(held.release().is_err());
+    let holders = || witness.semaphore("s", 1, LEASE).unwrap().status().unwrap().unwrap().holders;
+    let token = holders()[0].token;
+    assert_ne!(token, held.token(), "it was handed off, and nobody knows");
+    assert!(waiter.has().is_none());
+    state.store(ALL, Ordering::SeqCst);
+    // The next contact with the server takes it off, and wakes the waiter.
+    release_lock(&client);
+    let permit = waiter.gets();
+    assert_safe!(permit.token() != token, "it may be taken off yet");
+    assert_eq!(holders().iter().map(|it| it.token).collect::<Vec<_>>(), [permit.token()]);
+    release(permit);
+}
+
+fn release_lock(client: &Client) {
+    drop(client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap());
+}
