@@ -61,18 +61,18 @@ fn release(mut permit: Permit) {
 fn a_permit_is_handed_off_in_one_batch_with_a_token_and_a_lease_of_its_own() {
     let bench = Bench::new();
     // On a slow machine, a slow reply is checked by one more command.
-    assert_eq!(usual_cost(|| hand_over_to_three(&bench)), 3, "put, queue, record");
+    assert_eq!(usual_cost(|| hand_over_to_all(&bench)), 3, "put, queue, record");
 }
 
-/// The commands of the dearest hand-over but for the last, after which the process leaves the queue.
-fn hand_over_to_three(bench: &Bench) -> u64 {
+/// The commands of the dearest hand-over but for the first and the last.
+fn hand_over_to_all(bench: &Bench) -> u64 {
     let semaphore = bench.frozen(1);
     let short = semaphore.with_lease(LEASE / 2).unwrap();
     let mut holder = semaphore.acquire().unwrap();
-    let waiters = [in_line(&semaphore), in_line(&short), in_line(&semaphore)];
+    let waiters = [&semaphore, &short, &semaphore, &semaphore, &semaphore].map(in_line);
     assert_eq!(bench.queue().len(), 1, "one of them is in the queue for all");
     let mut costs = Vec::new();
-    for (waiter, lease) in waiters.iter().zip([LEASE, LEASE / 2, LEASE]) {
+    for (waiter, lease) in waiters.iter().zip([LEASE, LEASE / 2, LEASE, LEASE, LEASE]) {
         let token = holder.token();
         let before = bench.server.commands();
         release(holder);
@@ -87,7 +87,8 @@ fn hand_over_to_three(bench: &Bench) -> u64 {
     assert_eq!((status.available, status.holders.len()), (0, 1));
     until("the last one takes their entry off", || bench.queue().is_empty());
     release(holder);
-    costs.into_iter().take(2).max().unwrap()
+    // Before the first the record is read, and after the last the process leaves the queue.
+    costs[1..4].iter().copied().max().unwrap()
 }
 
 #[test]
