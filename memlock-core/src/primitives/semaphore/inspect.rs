@@ -35,8 +35,9 @@ impl Status {
 }
 
 impl Semaphore {
-    /// The waiters in the queue, the next one first. Each waiting thread of a process has an entry
-    /// of its own. The result is already outdated when it returns. One round trip.
+    /// The waiters in the queue, the next one first: one for all threads of a process that wait for
+    /// one permit, and one for each that requests several, or has a priority. The result is already
+    /// outdated when it returns. One round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Unreachable`](crate::ErrorKind::Unreachable) or
