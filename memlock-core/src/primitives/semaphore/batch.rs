@@ -4,7 +4,8 @@
 //! releases, then acquisitions: those of woken waiters before all others, then by priority. **An
 //! acquisition takes part only if the record that was read had capacity for it**: new callers that
 //! would not have got permits before get none of those that the same batch releases, so a process
-//! that releases and acquires in one write overtakes no more waiters than two processes would.
+//! that releases and acquires in one write overtakes no more waiters than two processes would. The
+//! acquisitions of waiters to which permits are handed off may take what the batch releases.
 
 use super::member::{Member, Planned, Writer};
 use super::operation::{

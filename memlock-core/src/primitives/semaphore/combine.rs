@@ -32,6 +32,10 @@
 //! | the leader unwinds, or its own wait ends | the batch returns to the head of the list, with its doubts, and the next leader is woken |
 //! | the process forks | the child has a combiner of its own |
 //!
+//! **Hand-offs.** A leader that releases permits also takes acquisitions of waiters of its process into
+//! the batch (see [`local`](crate::wait::local)), each by a token that the waiter has set aside. While
+//! its acquisition is in a batch, the waiter does not leave.
+//!
 //! The lease of each operation is counted from before the request whose reply had the server's time
 //! for it, never from a later one: see `Snapshot::lease`.
 
@@ -95,13 +99,6 @@ pub(super) enum Others {
     First,
 }
 
-/// What a leader leaves behind when it ends.
-pub(super) struct Ended {
-    /// The rest of its batch.
-    pub(super) rest: Vec<Entry>,
-    pub(super) memory: Memory,
-}
-
 impl fmt::Debug for Combiner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Combiner").finish_non_exhaustive()
@@ -111,7 +108,7 @@ impl fmt::Debug for Combiner {
 /// Which thread leads.
 pub(super) enum Lead {
     /// This thread, with its own operation.
-    Ours(Memory, Box<Operation>),
+    Ours(Box<(Memory, Operation)>),
     /// Another thread; this one has to sleep on that ticket.
     Another(Arc<Ticket>),
 }
@@ -141,7 +138,7 @@ impl Combiner {
             state.listed.push_back(Entry { operation, ticket: Arc::clone(&ticket) });
             Lead::Another(ticket)
         } else {
-            Lead::Ours(state.memory.begin(), Box::new(operation))
+            Lead::Ours(Box::new((state.memory.begin(), operation)))
         }
     }
 
@@ -196,14 +193,15 @@ impl Combiner {
         state.others = others;
     }
 
-    /// The leader has ended: wakes the next one, if an operation is listed.
-    pub(super) fn wake_next(&self, ended: Ended) {
+    /// The leader has ended, and leaves the rest of its batch: wakes the next one, if an operation is
+    /// listed.
+    pub(super) fn wake_next(&self, rest: Vec<Entry>, memory: Memory) {
         let mut state = self.state();
-        state.memory = ended.memory;
-        for entry in ended.rest.iter().filter(|entry| entry.ticket.is_unwanted()) {
+        state.memory = memory;
+        for entry in rest.iter().filter(|entry| entry.ticket.is_unwanted()) {
             entry.ticket.wake_to_reconsider();
         }
-        for entry in ended.rest.into_iter().rev() {
+        for entry in rest.into_iter().rev() {
             state.listed.push_front(entry);
         }
         state.wake_next();

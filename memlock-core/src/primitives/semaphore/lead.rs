@@ -5,7 +5,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::batch;
-use super::combine::{Combiner, Ended, Memory, Others};
+use super::combine::{Combiner, Memory, Others};
 use super::handle::{LIFE, Semaphore, Wrote};
 use super::member::{Member, Origin, Planned, Writer, Writing};
 use super::operation::{
@@ -577,6 +577,6 @@ impl Drop for Leader<'_> {
             return;
         }
         let memory = Memory { written: self.written, snapshot: self.after.take() };
-        self.combiner.wake_next(Ended { rest, memory });
+        self.combiner.wake_next(rest, memory);
     }
 }

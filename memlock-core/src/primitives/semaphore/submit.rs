@@ -54,8 +54,9 @@ pub(super) fn submit(
     let combiner = semaphore.combiner();
     let (acquires, ends) = (operation.acquires(), operation.until);
     match combiner.enlist(operation) {
-        Lead::Ours(memory, operation) => {
-            Leader::new(combiner, semaphore, *operation, known, memory).run(is_over)
+        Lead::Ours(ours) => {
+            let (memory, operation) = *ours;
+            Leader::new(combiner, semaphore, operation, known, memory).run(is_over)
         }
         Lead::Another(ticket) => {
             Sleeper { combiner, semaphore, ticket, acquires, ends, is_done: false }.wait(is_over)

@@ -5,12 +5,12 @@ use crate::name::Keyspace;
 use crate::notify::{Reach, WakeAddress, WakeMessage};
 use crate::wait::policy::{Event, Policy, TargetState};
 
-fn a_position() -> QueuePosition {
+fn joined() -> Policy {
     let now = Moment::from_boot(Duration::from_secs(1));
     let mut policy = Policy::new(now, None, Duration::ZERO, Known::default());
     let state = TargetState::Held { notifies: true, left: None };
     policy.on(Event::Joined { before: 0, state }, now, 0.5, Reach::Proven);
-    policy.position().unwrap()
+    policy
 }
 
 /// A listener that never receives a message.
@@ -86,7 +86,7 @@ fn a_place_in_the_queue_passes_by_waiters_on_their_own() {
     let listener: Arc<dyn Listener> = Arc::new(Silent);
     let numbers = [false, true, false].map(|own| local.enter(&key, (), own, &listener));
     let ticket = |ids: &[WaitId]| QueueTicket {
-        position: a_position(),
+        position: joined().position().unwrap(),
         ids: ids.to_vec(),
         proven: true,
         listener: Arc::clone(&listener),
