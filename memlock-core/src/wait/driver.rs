@@ -237,7 +237,9 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
             self.policy.take_over(position, self.reach());
         }
         if first && !self.is_first && !self.acquire.is_shared() {
-            self.ids.splice(..0, self.local.take_left_behind(&self.target.key));
+            let left = self.local.take_left_behind(&self.target.key);
+            self.proven &= left.is_empty();
+            self.ids.splice(..0, left);
         }
         self.is_first = first;
         first

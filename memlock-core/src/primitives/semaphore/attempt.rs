@@ -263,17 +263,21 @@ impl<'a> Attempt<'a> {
     /// reservation that is left, because another waiter of this process took over the place in the
     /// queue, or another thread handed the permit off.
     pub(super) fn end(&self, granted: Option<Token>) {
-        if self.reserved.get()
-            && !mutation::has(Mutation::LeaveReservation)
-            && granted != Some(self.token)
-            && let Ok(Some(snapshot)) = self.semaphore.inspect()
+        if !self.reserved.get()
+            || granted == Some(self.token)
+            || mutation::has(Mutation::LeaveReservation)
         {
-            self.cancel_reservation(snapshot);
+            return;
+        }
+        let target = self.semaphore.target.for_drop();
+        let semaphore = Semaphore { target, ..self.semaphore.clone() };
+        if let Ok(Some(snapshot)) = semaphore.inspect() {
+            self.cancel_reservation(&semaphore, snapshot);
         }
     }
 
     /// Removes the reservation of this leaving waiter. Returns the semaphore's state afterwards.
-    fn cancel_reservation(&self, snapshot: Snapshot) -> Snapshot {
+    fn cancel_reservation(&self, semaphore: &Semaphore, snapshot: Snapshot) -> Snapshot {
         self.reserved.set(false);
         let mut now = snapshot;
         for _ in 0..MOST_TRIES {
@@ -284,9 +288,9 @@ impl<'a> Attempt<'a> {
             }
             let mut without = now.clone();
             without.record.reservation = None;
-            match self.semaphore.write(without) {
+            match semaphore.write(without) {
                 Ok(Wrote { done: false, after, .. }) => {
-                    let Some(snapshot) = after.or_else(|| self.semaphore.inspect().ok().flatten())
+                    let Some(snapshot) = after.or_else(|| semaphore.inspect().ok().flatten())
                     else {
                         break;
                     };
@@ -371,7 +375,10 @@ impl Acquire for Attempt<'_> {
     fn capacity(&mut self, reply: &Reply, leaves: bool) -> Option<Capacity> {
         let permits = match self.semaphore.note(reply, self.looked.get()) {
             Ok(Some(snapshot)) => {
-                let snapshot = if leaves { self.cancel_reservation(snapshot) } else { snapshot };
+                let snapshot = match leaves {
+                    true => self.cancel_reservation(self.semaphore, snapshot),
+                    false => snapshot,
+                };
                 snapshot.capacity(self.semaphore.target.now())
             }
             _ if self.semaphore.recovery().is_some() => 0,
