@@ -66,8 +66,9 @@ fn a_permit_is_handed_off_in_one_batch_with_a_token_and_a_lease_of_its_own() {
 
 /// The commands of the dearest hand-over but for the first and the last.
 fn hand_over_to_all(bench: &Bench) -> u64 {
-    let semaphore = bench.frozen(1);
-    let short = semaphore.with_lease(LEASE / 2).unwrap();
+    let client = Client::with_clock(&bench.server.url(), Frozen::clock()).unwrap();
+    let semaphore = client.semaphore("s", 1, LEASE).unwrap();
+    let short = client.semaphore("s", 7, LEASE / 2).unwrap();
     let mut holder = semaphore.acquire().unwrap();
     let waiters = [&semaphore, &short, &semaphore, &semaphore, &semaphore].map(in_line);
     assert_eq!(bench.queue().len(), 1, "one of them is in the queue for all");
@@ -82,6 +83,7 @@ fn hand_over_to_all(bench: &Bench) -> u64 {
         let remaining = holder.remaining();
         assert!(remaining <= lease && remaining > lease - Duration::from_secs(5), "{remaining:?}");
     }
+    assert!(short.report_mismatch().is_some(), "it has learned the number of permits");
     let status = semaphore.status().unwrap().unwrap();
     assert_eq!(status.holders[0].token, holder.token());
     assert_eq!((status.available, status.holders.len()), (0, 1));
