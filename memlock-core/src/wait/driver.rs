@@ -248,6 +248,8 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     /// Sleeps until the given moment, a wake-up or an interruption. Returns the guard if another
     /// thread has handed off the target.
     fn sleep(&mut self, until: Moment) -> Option<G::Guard> {
+        // A waiter that was behind others joins some time later.
+        self.queue_length = None;
         let (local, key) = (self.local, &self.target.key);
         if local.park(key, self.number, &self.ids) {
             let left = self.rest(until.since(self.now()));
@@ -328,8 +330,10 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         // itself.
         ids.extend(self.leave_local(ticket).into_iter().flat_map(|ticket| ticket.ids));
         // An entry that no waiter takes over would be woken in vain while this one holds its permits.
+        // If the wait was interrupted, the release takes them along.
         let unwoken = self.acquire.is_shared()
             && !ids.is_empty()
+            && !interrupted
             && !mutation::has(Mutation::KeepPlaceOfHandedOff);
         self.attach_receipt(&mut guard, ids, unwoken);
         if interrupted {

@@ -1,9 +1,9 @@
 //! The waiters of one process: one of them is in the queue for all, and what their process releases
 //! is handed off to them.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -14,27 +14,32 @@ use memlock_tests::assert_safe;
 use memlock_tests::cost::usual_cost;
 use memlock_tests::doors::WaitingThread;
 use memlock_tests::frozen::Frozen;
-use memlock_tests::intercepted::Replies;
+use memlock_tests::intercepted::{Replies, intercepted};
 use memlock_tests::launch::until;
 
 use super::{Bench, LEASE, PATIENCE};
 use crate::bench::{lost, on_memory};
+use crate::waiting::bench::connect;
 
 /// A thread that waits for permits.
 struct InLine(Receiver<Permit>);
 
+/// Waits behind those of its process that already do.
+fn wait(semaphore: &Semaphore, request: Request, take: impl FnOnce(Permit) + Send + 'static) {
+    let (semaphore, waiter) = (semaphore.clone(), WaitingThread::default());
+    let its = waiter.clone();
+    thread::spawn(move || {
+        its.is_this_one();
+        let got = semaphore.acquire_with(request, &Wait::at_most(PATIENCE));
+        take(got.unwrap().done().unwrap());
+    });
+    until("it waits", || waiter.is_asleep());
+}
+
 impl InLine {
-    /// Waits behind those of its process that already do.
     fn new(semaphore: &Semaphore, request: Request) -> InLine {
         let (got, gets) = mpsc::channel();
-        let (semaphore, waiter) = (semaphore.clone(), WaitingThread::default());
-        let its = waiter.clone();
-        thread::spawn(move || {
-            its.is_this_one();
-            let got_it = semaphore.acquire_with(request, &Wait::at_most(PATIENCE));
-            let _ = got.send(got_it.unwrap().done().unwrap());
-        });
-        until("it waits", || waiter.is_asleep());
+        wait(semaphore, request, move |permit| _ = got.send(permit));
         InLine(gets)
     }
 
@@ -98,22 +103,26 @@ fn a_waiter_of_another_process_gets_every_second_permit() {
     let bench = Bench::new();
     let (ours, other) = (bench.frozen(1), bench.frozen(1));
     let mut holder = ours.acquire().unwrap();
-    let waiters: Vec<InLine> = (0..9).map(|_| in_line(&ours)).collect();
-    let other = in_line(&other);
-    let mut turns = 0;
-    for waiter in &waiters {
-        release(holder);
-        turns += 1;
-        if let Some(permit) = other.has() {
-            // It was behind the first of us in the queue, of which the first release knew nothing.
-            assert!((3..=6).contains(&turns), "{turns}");
-            release(permit);
-            release(waiter.gets());
-            return;
-        }
-        holder = waiter.gets();
+    let (got, gets) = mpsc::channel();
+    for _ in 0..9 {
+        let got = got.clone();
+        wait(&ours, Request::default(), move |permit| _ = got.send((false, permit)));
     }
-    panic!("it has not got one");
+    wait(&other, Request::default(), move |permit| _ = got.send((true, permit)));
+    let mut turns = 0;
+    loop {
+        release(holder);
+        let (is_other, permit) = gets.recv_timeout(PATIENCE).unwrap();
+        holder = permit;
+        if is_other {
+            break;
+        }
+        turns += 1;
+    }
+    // The first release knows of no other waiter, and hands off, as every second one does after it. The
+    // others are for the queue, in which this process is the first.
+    assert_eq!(turns, 4);
+    drop(holder);
 }
 
 /// A process of two permits with three waiters, of which one has been handed a permit, and the waiter
@@ -196,4 +205,46 @@ fn what_was_handed_off_without_a_reply_is_taken_back() {
 
 fn release_lock(client: &Client) {
     drop(client.mutex("m", LEASE).unwrap().try_lock().unwrap().unwrap());
+}
+
+#[test]
+fn a_wake_up_that_comes_during_a_hand_off_is_for_the_next_in_line() {
+    let bench = Bench::new();
+    let store = connect(&bench.server);
+    let others = Arc::new(Mutex::new(None::<Permit>));
+    let its = Arc::clone(&others);
+    let store = intercepted(store, move |server, route, ops| {
+        let replies = server.run(route, ops);
+        let is_put =
+            matches!(ops[0], Op::CompareAndSet { key, .. } if key.as_str() == "semaphore:s");
+        if is_put && let Some(permit) = its.lock().unwrap().take() {
+            // The waiter at the head of the line is woken for this one, and is handed the other.
+            release(permit);
+        }
+        replies
+    });
+    let ours = Client::with_store(store, Frozen::clock()).semaphore("s", 2, LEASE).unwrap();
+    let (held, other) = (ours.acquire().unwrap(), bench.semaphore(2).acquire().unwrap());
+    let waiters = [in_line(&ours), in_line(&ours)];
+    *others.lock().unwrap() = Some(other);
+    release(held);
+    let permits = waiters.each_ref().map(InLine::gets);
+    assert!(others.lock().unwrap().is_none());
+    permits.into_iter().for_each(release);
+}
+
+#[test]
+fn permits_that_are_released_together_are_handed_off_together() {
+    let bench = Bench::new();
+    let semaphore = bench.frozen(5);
+    let all = Request { permits: 5, ..Request::default() };
+    let held = semaphore.acquire_with(all, &Wait::NEVER).unwrap().done().unwrap();
+    let waiters = [(); 5].map(|()| in_line(&semaphore));
+    let before = bench.server.commands();
+    release(held);
+    let permits = waiters.each_ref().map(InLine::gets);
+    let commands = bench.server.commands() - before;
+    // One after the other, they take some ten commands each.
+    assert!(commands < 20, "{commands} commands");
+    permits.into_iter().for_each(release);
 }

@@ -113,6 +113,23 @@ pub(super) fn plan(
     true
 }
 
+/// How many permits the releases of the batch are for.
+pub(super) fn to_release(record: &Record, batch: &[Member<'_>]) -> u32 {
+    let mut tokens: Vec<Token> = batch.iter().filter_map(released).collect();
+    tokens.sort_unstable();
+    let holdings = record.holdings.iter();
+    let released = holdings.filter(|holding| tokens.binary_search(&holding.token).is_ok());
+    released.map(|holding| holding.permits).fold(0, u32::saturating_add)
+}
+
+/// The token of the permits that a release is for.
+fn released(member: &Member<'_>) -> Option<Token> {
+    match &member.operation.kind {
+        Kind::Release(Release { token, .. }) => Some(*token),
+        _ => None,
+    }
+}
+
 /// Adds the semaphore's state to the outcome of refused acquisitions.
 fn set_refusals(snapshot: &Snapshot, batch: &mut [Member<'_>], at: Moment) {
     let why = snapshot.refusal(at);

@@ -186,13 +186,11 @@ impl<'a> Leader<'a> {
     /// If permits are released, takes acquisitions of waiters of this process into the batch, as
     /// many as permits may be handed off.
     fn invite(&mut self, snapshot: &Snapshot) {
-        let releases = |member: &&Member<'_>| matches!(member.operation.kind, Kind::Release(_));
-        let freed = self.batch.iter().filter(releases).count();
+        let freed = batch::to_release(&snapshot.record, &self.batch);
         if freed == 0 || self.alone {
             return;
         }
         let Target { context, key, .. } = &self.semaphore.target;
-        let freed = u32::try_from(freed).unwrap_or(u32::MAX);
         let share = self.combiner.share(snapshot.capacity(self.semaphore.target.now()), freed);
         let share = usize::try_from(share).unwrap_or(usize::MAX);
         let invited = self.batch.iter().filter(|member| member.is_waiter()).count();
@@ -483,7 +481,7 @@ impl<'a> Leader<'a> {
         &mut self,
         outcome_of: &mut dyn FnMut(&mut Member<'_>) -> Option<OperationOutcome>,
     ) {
-        let outcome = Cell::new(None);
+        let (outcome, mut waiters) = (Cell::new(None), Vec::new());
         let is_settled = |member: &mut Member<'_>| {
             let found = outcome_of(member);
             let is_some = found.is_some();
@@ -495,8 +493,12 @@ impl<'a> Leader<'a> {
             match origin {
                 Origin::Own => self.own = Some(Completion::new(operation, outcome)),
                 Origin::Thread(ticket) => ticket.complete(Completion::new(operation, outcome)),
-                Origin::Waiter(waiter) => hand_off(self.semaphore, waiter, &operation, outcome),
+                Origin::Waiter(waiter) => waiters.push((waiter, operation, outcome)),
             }
+        }
+        // Only now, since this may send requests and log.
+        for (waiter, operation, outcome) in waiters {
+            hand_off(self.semaphore, waiter, &operation, outcome);
         }
     }
 }
@@ -563,6 +565,13 @@ impl Drop for Leader<'_> {
     fn drop(&mut self) {
         if let Some(writing) = self.writing {
             self.batch.iter_mut().for_each(|member| member.is_in_doubt(writing));
+        }
+        if let Some(Completion { outcome: OperationOutcome::Granted { .. }, token, .. }) = &self.own
+        {
+            // The leader unwinds.
+            let target = &self.semaphore.target;
+            let until = target.gone(self.semaphore.lease);
+            token.iter().for_each(|&token| orphan::remember(target, &REAPER, token, until));
         }
         let mut rest = Vec::new();
         for Member { operation, origin, .. } in self.batch.drain(..) {

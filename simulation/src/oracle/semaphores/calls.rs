@@ -38,11 +38,6 @@ impl Semaphores {
     fn ends(&mut self, task: usize, now: Nanos) -> Option<Call> {
         let call = self.calls.remove(&task)?;
         self.ended.push((task, call.clone(), now));
-        if let Some(semaphore) = self.all.get_mut(&call.request.key)
-            && call.is_in_line(&call.request.key)
-        {
-            semaphore.went_on.insert(call.process, now);
-        }
         Some(call)
     }
 
@@ -184,6 +179,11 @@ impl Oracle {
     ) -> u64 {
         self.tally.permits += 1;
         let Some(call) = self.semaphores.ends(task, now) else { return 0 };
+        if let Some(semaphore) = self.semaphores.all.get_mut(&call.request.key)
+            && call.is_in_line(&call.request.key)
+        {
+            semaphore.went_on.insert(call.process, now);
+        }
         let written = self.tokens.get(&token);
         let latest =
             |sent: Nanos| sent + call.request.lease + AFTER_THE_LEASE + call.request.lease / 5000;

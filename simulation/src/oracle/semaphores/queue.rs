@@ -1,6 +1,6 @@
 //! The order of waiters: which one is next in the queue, and what newcomers may take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::call::Call;
 use super::position::QueuePosition;
@@ -137,8 +137,11 @@ impl Oracle {
         let (calls, patience) = (&self.semaphores.calls, self.patience);
         let mut violation = None;
         for (key, semaphore) in &mut self.semaphores.all {
+            let mut in_line = BTreeSet::new();
             for (id, position) in &mut semaphore.positions {
-                let waits = position.is_taken(key, calls);
+                // A process has one for all that wait in line.
+                let is_only = !position.in_line || in_line.insert(position.process);
+                let waits = is_only && position.is_taken(key, calls);
                 let since = *position.idle.get_or_insert(now);
                 if waits {
                     position.idle = None;
@@ -247,7 +250,8 @@ fn miscounted(woken: &[&Entry], own: usize, before: &[Entry], after: &[Entry]) -
 }
 
 impl Semaphore {
-    /// Whether no waiter is before that task in the queue, or before others in line with it. A task that is not in the queue was
+    /// Whether no waiter is before that task in the queue, or before one in line with it. A task that
+    /// is not in the queue was
     /// woken, or is about to enter. An entry whose task does not wait may belong to another waiter
     /// of that process, because the task could not remove it. An entry that its task has left since
     /// is ignored.

@@ -49,7 +49,7 @@ pub(super) struct Semaphore {
     /// Holders whose ends passed while their lines were there, and when that last happened: no
     /// waiter is woken for those.
     pub(super) over: BTreeSet<String>,
-    /// When a waiter in line of each process last went on: the others follow one by one.
+    /// When a waiter in line of each process was last granted a permit: the others follow one by one.
     pub(super) went_on: BTreeMap<usize, Nanos>,
     pub(super) last_expiry: Option<Nanos>,
 }
