@@ -108,16 +108,13 @@ impl<'a> Attempt<'a> {
     /// are requested will ever be available.
     fn check(&self, number: u32) -> Result<()> {
         let (semaphore, wanted) = (self.semaphore, self.request.permits);
-        let number = match wanted > number && semaphore.knows_the_number() {
-            // It may have been read before another thread changed it by this handle.
-            true => match semaphore.inspect()? {
-                Some(snapshot) => snapshot.record.permits,
-                // The next attempt finds out what that means.
-                None => return Ok(()),
-            },
-            false => number,
-        };
-        let number = semaphore.agree(number)?;
+        if wanted <= semaphore.agree(number)? {
+            return Ok(());
+        }
+        // It may have been read before another thread changed it by this handle. If there is none any
+        // more, the next attempt finds out what that means.
+        let Some(snapshot) = semaphore.inspect()? else { return Ok(()) };
+        let number = semaphore.agree(snapshot.record.permits)?;
         if wanted <= number {
             return Ok(());
         }
