@@ -135,9 +135,8 @@ static void a_wait_ends_alone_with_its_handle(void) {
         start(&ended, name, wait);
         if (kind != RETRYING) QUEUE_AT_BECOMES(1, key);
         start(&goes_on, name, NULL);
-        /* Threads of one client that wait for a mutex share a place. */
-        if (kind == PERMIT || kind == PARKED) QUEUE_AT_BECOMES(2, key);
-        if (kind == MUTEX) EVENTUALLY(queue_sleeps(&goes_on.self));
+        /* Threads of one client share a place. */
+        if (kind != RETRYING) EVENTUALLY(queue_sleeps(&goes_on.self));
         is_cancelled(&ended);
         CHECK(!goes_on.ended);
         if (kind != RETRYING) QUEUE_AT_BECOMES(1, key);

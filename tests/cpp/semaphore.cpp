@@ -228,14 +228,26 @@ void a_handle_ends_single_waits() {
     semaphore one{client, "handle", 1, 30s};
     memlock::wait_handle handle{client}, goes_on{client};
     one.acquire();
-    std::thread waiter{[&] { THROWS(errc::interrupted, one.acquire_unless(handle)); }};
-    std::thread with_limit{[&] { THROWS(errc::interrupted, one.try_acquire_for(1h, handle)); }};
-    std::thread for_permits{[&] { THROWS(errc::interrupted, one.acquire_permit_unless(handle)); }};
+    queue_thread selves[4]{};
+    std::thread waiter{[&] {
+        queue_here(&selves[0]);
+        THROWS(errc::interrupted, one.acquire_unless(handle));
+    }};
+    QUEUE_AT_BECOMES(1, "semaphore:handle");
+    std::thread with_limit{[&] {
+        queue_here(&selves[1]);
+        THROWS(errc::interrupted, one.try_acquire_for(1h, handle));
+    }};
+    std::thread for_permits{[&] {
+        queue_here(&selves[2]);
+        THROWS(errc::interrupted, one.acquire_permit_unless(handle));
+    }};
     std::thread stays{[&] {
+        queue_here(&selves[3]);
         one.acquire_unless(goes_on);
         one.release();
     }};
-    QUEUE_AT_BECOMES(4, "semaphore:handle");
+    for (const auto& self : selves) EVENTUALLY(queue_sleeps(&self));
     handle.cancel();
     waiter.join();
     with_limit.join();
