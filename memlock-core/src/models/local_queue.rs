@@ -221,8 +221,12 @@ impl World {
         position: bool,
         listener: Arc<dyn Listener>,
     ) {
-        let ticket =
-            position.then(|| QueueTicket { position: a_position(), ids: ids.clone(), listener });
+        let ticket = position.then(|| QueueTicket {
+            position: a_position(),
+            ids: ids.clone(),
+            proven: true,
+            listener,
+        });
         let had_stand = ticket.is_some();
         match self.local.leave(&self.key, number, ticket, None) {
             None if had_stand => return,
