@@ -31,10 +31,10 @@
 //! **The order of waiters.** The queue beside the item works as that of the mutex, see
 //! [`wait`](crate::wait), and so does the list of the waiters of one process. A release hands permits
 //! off to waiters in that list. Waiters that request several permits, or have a priority, each have
-//! their own entry in the queue. A release wakes as many of the first waiters as there is capacity for. If
-//! the first waiter requests more permits than are available, no waiter after it is woken. To keep
-//! new callers from taking the permits that it waits for, it writes a reservation into the record,
-//! for five of the server's seconds, and renews it by its inspections.
+//! their own entry in the queue. A release wakes as many of the first waiters as there is capacity
+//! for. If the first waiter requests more permits than are available, no waiter after it is woken.
+//! To keep new callers from taking the permits that it waits for, it writes a reservation into the
+//! record, for five of the server's seconds, and renews it by its inspections.
 //!
 //! Shared semaphores on memcached by compare-and-set have been described many times; permits that
 //! return when their holder dies, and waiters that do not spin, have not.

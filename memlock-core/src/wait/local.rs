@@ -425,15 +425,17 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         matches!(first.state, State::Idle).then(|| self.hand_off_to(key, first))
     }
 
-    /// The first idle waiters in the list that are not on their own, as many as `most`.
+    /// The first idle waiters in the list that are not on their own, as many as `most` returns. It is
+    /// called only if there may be any.
     pub(crate) fn begin_hand_offs<'a>(
         &'a self,
         key: &'a Key,
-        most: usize,
+        most: impl FnOnce() -> usize,
     ) -> Vec<HandingOff<'a, A, G>> {
-        if most == 0 || !self.is_occupied() {
+        if !self.is_occupied() {
             return Vec::new();
         }
+        let most = most();
         let mut lists = self.lists();
         let Some(list) = lists.by_key.get_mut(key) else { return Vec::new() };
         let idle = list

@@ -411,13 +411,15 @@ impl Acquire for Attempt<'_> {
         permit: &mut Permit,
         QueueReceipt { ids, unwoken, .. }: QueueReceipt,
     ) {
-        // Another thread may have handed it off.
-        let (semaphore, number) = (self.semaphore, permit.kind.confirmed.get().number);
-        permit.kind.semaphore = semaphore.clone();
-        let opened = semaphore.learn(number);
+        let (number, mut opened) = (permit.kind.confirmed.get().number, None);
+        // Another thread has handed it off: `conclude` has done this for the others.
+        if permit.token != self.token {
+            permit.kind.semaphore = self.semaphore.clone();
+            opened = self.semaphore.learn(number);
+        }
         let listed = unwoken || self.unproven && !ids.is_empty();
         permit.remember_entries(ids, listed);
-        semaphore.log_mismatch(number, opened);
+        self.semaphore.log_mismatch(number, opened);
     }
 
     fn give_back(&mut self, mut permit: Permit) {

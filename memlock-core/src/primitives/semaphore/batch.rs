@@ -64,16 +64,14 @@ pub(super) fn plan(
                     clock,
                 })
             }
-            // It may take what the batch releases.
-            (Kind::Acquisition(wanted), None) if is_waiter => {
-                let outcome = unfit_outcome(wanted, snapshot.record.permits);
-                outcome.map_or(Planned::Refuses, Planned::Known)
-            }
             (Kind::Acquisition(wanted), None) => {
-                match outcome_at_once(wanted, &snapshot.record, now, free, has_room) {
-                    Some(outcome) => Planned::Known(outcome),
-                    None => Planned::Refuses,
-                }
+                let record = &snapshot.record;
+                let outcome = match is_waiter {
+                    // It may take what the batch releases.
+                    true => unfit_outcome(wanted, record.permits),
+                    false => outcome_at_once(wanted, record, now, free, has_room),
+                };
+                outcome.map_or(Planned::Refuses, Planned::Known)
             }
             (Kind::Release(_), Some(&Holding { permits, .. })) => Planned::Releases(permits),
             (Kind::Release(_), None) if mutation::has(Mutation::ReleaseAnyPermit) => {
@@ -115,19 +113,11 @@ pub(super) fn plan(
 
 /// How many permits the releases of the batch are for.
 pub(super) fn to_release(record: &Record, batch: &[Member<'_>]) -> u32 {
-    let mut tokens: Vec<Token> = batch.iter().filter_map(released).collect();
-    tokens.sort_unstable();
-    let holdings = record.holdings.iter();
-    let released = holdings.filter(|holding| tokens.binary_search(&holding.token).is_ok());
+    let found = find(record, batch);
+    let releases = batch.iter().enumerate().filter(|(_, member)| member.releases());
+    let lines = releases.flat_map(|(at, _)| found.of(at));
+    let released = lines.filter_map(|&(_, line)| record.holdings.get(line));
     released.map(|holding| holding.permits).fold(0, u32::saturating_add)
-}
-
-/// The token of the permits that a release is for.
-fn released(member: &Member<'_>) -> Option<Token> {
-    match &member.operation.kind {
-        Kind::Release(Release { token, .. }) => Some(*token),
-        _ => None,
-    }
 }
 
 /// Adds the semaphore's state to the outcome of refused acquisitions.

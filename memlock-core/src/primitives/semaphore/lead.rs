@@ -186,15 +186,19 @@ impl<'a> Leader<'a> {
     /// If permits are released, takes acquisitions of waiters of this process into the batch, as
     /// many as permits may be handed off.
     fn invite(&mut self, snapshot: &Snapshot) {
-        let freed = batch::to_release(&snapshot.record, &self.batch);
-        if freed == 0 || self.alone {
+        if self.alone || !self.batch.iter().any(Member::releases) {
             return;
         }
-        let Target { context, key, .. } = &self.semaphore.target;
-        let share = self.combiner.share(snapshot.capacity(self.semaphore.target.now()), freed);
-        let share = usize::try_from(share).unwrap_or(usize::MAX);
-        let invited = self.batch.iter().filter(|member| member.is_waiter()).count();
-        let waiters = local_waiters(context).begin_hand_offs(key, share.saturating_sub(invited));
+        let target @ Target { context, key, .. } = &self.semaphore.target;
+        let waiters = local_waiters(context).begin_hand_offs(key, || {
+            let freed = batch::to_release(&snapshot.record, &self.batch);
+            if freed == 0 {
+                return 0;
+            }
+            let share = self.combiner.share(snapshot.capacity(target.now()), freed);
+            let invited = self.batch.iter().filter(|member| member.is_waiter()).count();
+            usize::try_from(share).unwrap_or(usize::MAX).saturating_sub(invited)
+        });
         self.batch.extend(waiters.into_iter().map(|waiter| {
             let operation = Operation::new(Kind::Acquisition(waiter.request), None);
             Member::of(operation, Origin::Waiter(waiter))
@@ -280,12 +284,12 @@ impl<'a> Leader<'a> {
                 self.written = Some((confirmed.of, serial));
                 self.after = after;
                 self.refused = 0;
-                let queue = replies.into_iter().next();
+                let wakes = self.wakes(replies.into_iter().next(), capacity);
                 if releases {
-                    self.note_released(queue.as_ref());
+                    self.note_released(&wakes);
                 }
                 let verified = if slow { self.verify() } else { Some(None) };
-                self.wrote(queue, capacity, confirmed, verified, refusal);
+                self.wrote(wakes, confirmed, verified, refusal);
             }
             Err(failure) => self.failed(failure, writing, is_over),
         }
@@ -304,13 +308,12 @@ impl<'a> Leader<'a> {
     /// because the server was not stopped; otherwise the result of [`Leader::verify`].
     fn wrote(
         &mut self,
-        queue: Option<Reply>,
-        capacity: u32,
+        wakes: Wakes,
         confirmed: Confirmation,
         verified: Option<Option<Snapshot>>,
         refusal: Option<Refusal>,
     ) {
-        let mut wakes = self.wakes(queue, capacity);
+        let mut wakes = Some(wakes);
         self.settle_where(&mut |member| {
             let in_doubt = member.operation.in_doubt;
             Some(match (&member.planned, &mut member.operation.kind) {
@@ -354,24 +357,17 @@ impl<'a> Leader<'a> {
     }
 
     /// Notes what the next leader has to know of waiters of other processes.
-    fn note_released(&self, queue: Option<&Reply>) {
-        let freed = |member: &Member<'_>| match member.planned {
-            Planned::Releases(permits) => permits,
-            _ => 0,
-        };
-        let freed = self.batch.iter().map(freed).fold(0, u32::saturating_add);
-        let others = match queue {
-            Some(Reply::Value(queue)) => {
-                let Target { context, key, .. } = &self.semaphore.target;
-                others(&queue.value, &local_waiters(context).ids(key))
-            }
-            _ => Others::None,
-        };
-        self.combiner.released(freed, others);
+    fn note_released(&self, wakes: &Wakes) {
+        let Target { context, key, .. } = &self.semaphore.target;
+        let others = wakes
+            .queue
+            .as_ref()
+            .map_or(Others::None, |queue| others(&queue.value, &local_waiters(context).ids(key)));
+        self.combiner.released(wakes.freed, others);
     }
 
     /// What is needed to wake waiters for all released permits.
-    fn wakes(&self, queue: Option<Reply>, capacity: u32) -> Option<Wakes> {
+    fn wakes(&self, queue: Option<Reply>, capacity: u32) -> Wakes {
         let mut wakes = Wakes { queue: None, capacity, freed: 0, entry_ids: Vec::new() };
         for member in &self.batch {
             if let (Planned::Releases(permits), Kind::Release(Release { entry_ids, .. })) =
@@ -384,7 +380,7 @@ impl<'a> Leader<'a> {
         if let Some(Reply::Value(item)) = queue {
             wakes.queue = Some(item);
         }
-        Some(wakes)
+        wakes
     }
 
     /// Another process was faster to write.
@@ -527,13 +523,12 @@ fn hand_off(
     let Acquisition { token, lease, .. } = waiter.request;
     let lease = if mutation::has(Mutation::HandOffOwnLease) { semaphore.lease } else { lease };
     let target = semaphore.target.for_calls();
-    let semaphore = Semaphore { target, lease, ..semaphore.clone() };
     let grant = Grant { token, permits, counted_from, confirmed };
-    let mut permit = grant.into_permit(semaphore.clone());
+    let mut permit = grant.into_permit(Semaphore { target, lease, ..semaphore.clone() });
     match permit.verify(clock) {
         Ok(()) => waiter.grant(permit),
         // The permit is released.
-        Err(_) => call_off(&semaphore, waiter, operation),
+        Err(_) => call_off(semaphore, waiter, operation),
     }
 }
 

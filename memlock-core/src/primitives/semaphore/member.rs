@@ -81,6 +81,10 @@ impl<'a> Member<'a> {
         matches!(self.origin, Origin::Own)
     }
 
+    pub(super) fn releases(&self) -> bool {
+        matches!(self.operation.kind, Kind::Release(_))
+    }
+
     pub(super) fn is_waiter(&self) -> bool {
         matches!(self.origin, Origin::Waiter(_))
     }

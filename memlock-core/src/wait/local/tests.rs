@@ -66,7 +66,7 @@ fn a_waiter_that_has_taken_its_grant_is_handed_off_nothing_more() {
     let listener: Arc<dyn Listener> = Arc::new(Silent);
     let numbers = [false, true, false, false].map(|own| local.enter(&key, (), own, &listener));
     let begun = |most| {
-        let begun = local.begin_hand_offs(&key, most);
+        let begun = local.begin_hand_offs(&key, || most);
         let numbers: Vec<u64> = begun.iter().map(|it| it.number).collect();
         begun.into_iter().for_each(HandingOff::call_off);
         numbers

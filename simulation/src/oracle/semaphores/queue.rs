@@ -251,10 +251,9 @@ fn miscounted(woken: &[&Entry], own: usize, before: &[Entry], after: &[Entry]) -
 
 impl Semaphore {
     /// Whether no waiter is before that task in the queue, or before one in line with it. A task that
-    /// is not in the queue was
-    /// woken, or is about to enter. An entry whose task does not wait may belong to another waiter
-    /// of that process, because the task could not remove it. An entry that its task has left since
-    /// is ignored.
+    /// is not in the queue was woken, or is about to enter. An entry whose task does not wait may
+    /// belong to another waiter of that process, because the task could not remove it. An entry that
+    /// its task has left since is ignored.
     pub(super) fn is_next(&self, task: usize, waiters: &BTreeMap<usize, Waiter>) -> bool {
         let is_left = |position: &QueuePosition| {
             !position.in_line
