@@ -63,7 +63,7 @@ impl fmt::Debug for UnreachableNotifier {
 }
 
 impl Notifier for UnreachableNotifier {
-    fn take(&self, _near: Option<IpAddr>) -> Arc<dyn Listener> {
+    fn take(&self) -> Arc<dyn Listener> {
         Arc::new(UnreachableListener(Arc::clone(&self.0)))
     }
 

@@ -21,8 +21,10 @@ const LIVE: [WaitId; 2] = [WaitId(7), WaitId(0xfeed_face_0123_4567)];
 
 static POOL: LazyLock<ListenerPool> = LazyLock::new(|| {
     let notifier = notifier();
-    let listener = notifier.take(Some(Ipv4Addr::LOCALHOST.into()));
-    let address = listener.address(None, WaitId(1)).expect("a listener on the loopback");
+    let listener = notifier.take();
+    let address = listener
+        .address(Some(Ipv4Addr::LOCALHOST.into()), WaitId(1))
+        .expect("a listener on the loopback");
     let stranger = UdpSocket::bind("127.0.0.1:0").expect("a socket on the loopback");
     ListenerPool { notifier, listener, address, stranger }
 });

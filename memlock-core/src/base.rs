@@ -11,6 +11,7 @@ pub(crate) mod hash;
 pub mod lease;
 pub mod name;
 pub mod owner;
+pub(crate) mod parker;
 pub mod subject;
 pub(crate) mod sync;
 #[cfg(memlock_sim)]

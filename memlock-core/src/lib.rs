@@ -34,6 +34,7 @@
 //! | [`fork`], [`active_calls`] | detection of forks; calls in progress |
 //! | [`bound`] | what only one thread, or one event loop, will release |
 //! | `descriptor` | descriptors that the program may have closed |
+//! | `parker` | where a thread sleeps until another thread, or a signal handler, wakes it |
 //! | [`lease`], [`owner`], [`name`], [`clock`], [`error`], [`logs`] | small values, without I/O |
 
 // What is fuzzed calls this crate by its name.
@@ -70,7 +71,7 @@ pub use base::thread;
 #[cfg(not(memlock_sim))]
 pub(crate) use base::thread;
 pub use base::{active_calls, bound, clock, error, fork, lease, name, owner, subject, wait_id};
-pub(crate) use base::{descriptor, extensions, hash, sync};
+pub(crate) use base::{descriptor, extensions, hash, parker, sync};
 pub use primitives::set_up::SetUp;
 pub use primitives::{counter, distinct_list, mutex, semaphore};
 

@@ -25,9 +25,8 @@ pub(crate) use setting::NotifySetting;
 
 /// The listeners of one client.
 pub trait Notifier: Send + Sync + fmt::Debug {
-    /// Takes a listener that is not in use, for one waiter. `near`: this host's address on the side
-    /// of the waiter's server.
-    fn take(&self, near: Option<IpAddr>) -> Arc<dyn Listener>;
+    /// Takes a listener that is not in use, for one waiter.
+    fn take(&self) -> Arc<dyn Listener>;
 
     /// Wakes a waiter by one datagram, which may be lost. False if the listener is known not to
     /// exist any more, so that no waiter received the datagram: the waiter's process is dead.
@@ -53,12 +52,14 @@ pub trait Notifier: Send + Sync + fmt::Debug {
 
 /// A listener in use by one waiter.
 pub trait Listener: Send + Sync {
-    /// The address at which the waiter can be woken, if any. `near`: as for [`Notifier::take`], if
-    /// it was not known then. `test`: an id under which the listener may send a message to itself,
-    /// to test whether it receives messages.
+    /// The address at which the waiter can be woken, if any. Only from now on does the listener
+    /// receive messages, and need descriptors. `near`: this host's address on the side of the
+    /// waiter's server. `test`: an id under which the listener may send a message to itself, to test
+    /// whether it receives messages.
     fn address(&self, near: Option<IpAddr>, test: WaitId) -> Option<WakeAddress>;
 
-    /// Sleeps for this long, or until a message arrives or the listener is interrupted.
+    /// Sleeps for this long, or until a message arrives or the listener is interrupted. A signal may
+    /// end the sleep early.
     fn sleep(&self, duration: Duration);
 
     /// The message that was sent to one of the ids `live`, if any. Earlier messages are dropped.

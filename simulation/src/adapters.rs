@@ -240,7 +240,7 @@ fn address_of(process: usize, listener: usize) -> SocketAddr {
 }
 
 impl Notifier for SimNotifier {
-    fn take(&self, _near: Option<IpAddr>) -> Arc<dyn Listener> {
+    fn take(&self) -> Arc<dyn Listener> {
         let process = current_process(self.process);
         let number = with(|world| {
             let free = world

@@ -120,24 +120,35 @@ static inline void queue_here(struct queue_thread *self) {
     __atomic_store_n(&self->id, (pid_t)syscall(SYS_gettid), __ATOMIC_RELEASE);
 }
 
-/* Whether the thread is in this system call. */
-static inline bool queue_is_in(long wanted, const struct queue_thread *waiter) {
+/* The system call that the thread is in, and its first four arguments; -1 if it is in none. */
+static inline long queue_call(const struct queue_thread *waiter, unsigned long arguments[4]) {
     /* 0 until it has begun. */
     const pid_t id = __atomic_load_n(&waiter->id, __ATOMIC_ACQUIRE);
-    if (id == 0) return false;
+    if (id == 0) return -1;
     char path[64];
     long call = -1;
     snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)id);
     FILE *file = fopen(path, "r");
     /* It has ended. */
-    if (file == NULL) return false;
-    const bool known = fscanf(file, "%ld", &call) == 1;
+    if (file == NULL) return -1;
+    const int read =
+        fscanf(file, "%ld %lx %lx %lx %lx", &call, &arguments[0], &arguments[1], &arguments[2], &arguments[3]);
     fclose(file);
-    return known && call == wanted;
+    return read == 5 ? call : -1;
 }
 
-/* Waiters sleep in this call, and nothing else of the library does for long. */
-static inline bool queue_sleeps(const struct queue_thread *waiter) { return queue_is_in(SYS_ppoll, waiter); }
+/* Whether the thread is in this system call. */
+static inline bool queue_is_in(long wanted, const struct queue_thread *waiter) {
+    unsigned long arguments[4];
+    return queue_call(waiter, arguments) == wanted;
+}
+
+/* Waiters sleep in ppoll, or in a FUTEX_WAIT with a time limit, and nothing else of the library does. */
+static inline bool queue_sleeps(const struct queue_thread *waiter) {
+    unsigned long arguments[4];
+    const long call = queue_call(waiter, arguments);
+    return call == SYS_ppoll || (call == SYS_futex && arguments[1] == 0x80 && arguments[3] != 0);
+}
 
 /* --- Freezing it: the kernel still takes connections and bytes for it, without replies */
 

@@ -1,7 +1,9 @@
 //! Whether a waiter sleeps in its wait, wherever its thread is.
 //!
 //! No API shows the waiters of every store in every language. The kernel does: memlock's waits,
-//! and nothing else of what a call does, sleep in `ppoll`.
+//! and nothing else of what a call does, sleep in `ppoll`, or in a `FUTEX_WAIT` with a time limit.
+//! Locks and condition variables of the standard libraries wait without a limit, or by another
+//! operation.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,8 +36,13 @@ impl WaitingThread {
             return false;
         };
         let state = format!("/proc/{process}/task/{thread}/syscall");
-        let asleep = format!("{} ", libc::SYS_ppoll);
-        std::fs::read_to_string(state).is_ok_and(|call| call.starts_with(&asleep))
+        let call = std::fs::read_to_string(state).unwrap_or_default();
+        let mut words = call.split(' ');
+        match words.next().and_then(|number| number.parse().ok()) {
+            Some(libc::SYS_ppoll) => true,
+            Some(libc::SYS_futex) => words.nth(1) == Some("0x80") && words.nth(1) != Some("0x0"),
+            _ => false,
+        }
     }
 }
 

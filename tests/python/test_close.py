@@ -178,8 +178,8 @@ def test_closing_closes_the_connections(mortal_server: Memcached, name: str) -> 
         eventually(lambda: connections() == 1)
 
 
-DESCRIPTORS = """
-import os, sys, threading
+OPENED = """
+import os, sys, threading, time
 import memlock
 url, name = sys.argv[1:]
 
@@ -188,22 +188,26 @@ def opened():
     links = [f"/proc/self/fd/{number}" for number in os.listdir("/proc/self/fd")]
     return sorted(os.readlink(link) for link in links if os.path.islink(link))
 
+"""
+
+DESCRIPTORS = """
 before = opened()
 holder, client = memlock.connect(url), memlock.connect(url)
-mutex, held_by_client = holder.mutex(name), client.mutex(name + " too")
-assert mutex.acquire() and held_by_client.acquire()
+mutexes, held_by_client = [holder.mutex(name + str(i)) for i in range(55)], client.mutex(name)
+assert all(mutex.acquire() for mutex in mutexes) and held_by_client.acquire()
 ended, all_closed = threading.Semaphore(0), threading.Event()
 
-def wait(timeout):
+def wait(number):
+    timeout = 0.2 if number < 50 else 600
     try:
-        assert not client.mutex(name).acquire(timeout=timeout)
+        assert not client.mutex(name + str(number)).acquire(timeout=timeout)
         assert timeout < 1
     except memlock.ClientClosed:
         assert timeout > 1
     ended.release()
     all_closed.wait()
 
-threads = [threading.Thread(target=wait, args=[limit]) for limit in 50 * [0.2] + 5 * [600]]
+threads = [threading.Thread(target=wait, args=[number]) for number in range(55)]
 for thread in threads:
     thread.start()
 for _ in range(50):
@@ -214,7 +218,8 @@ for _ in range(5):
     ended.acquire()
 assert held_by_client.check()
 held_by_client.release()
-mutex.release()
+for mutex in mutexes:
+    mutex.release()
 holder.close()
 after = opened()
 all_closed.set()
@@ -228,7 +233,52 @@ def test_closing_closes_all_descriptors_while_the_threads_live(
     server: Memcached, tmp_path: Path, name: str, store: str
 ) -> None:
     url = server.url if store == "memcached" else f"sqlite:{tmp_path}/locks.db"
-    assert run(DESCRIPTORS, url, name) == ["all are closed"]
+    assert run(OPENED + DESCRIPTORS, url, name) == ["all are closed"]
+
+
+BEHIND = """
+holder, client = memlock.connect(url), memlock.connect(url)
+mutex, semaphore = holder.mutex(name), holder.semaphore(name, 1)
+assert mutex.acquire() and semaphore.acquire()
+ended = []
+
+def wait(acquire):
+    try:
+        acquire()
+    except memlock.Interrupted:
+        ended.append(threading.current_thread())
+
+def start(count):
+    ways = [client.mutex(name).acquire, client.semaphore(name, 1).acquire] * count
+    threads = [threading.Thread(target=wait, args=[way]) for way in ways]
+    for thread in threads:
+        thread.start()
+    return threads
+
+def pipes():
+    return sum(link.startswith("pipe:") for link in opened())
+
+without = pipes()
+threads = start(1)
+# Both are in their queues: each has a pipe of two ends.
+while pipes() < without + 4:
+    time.sleep(0.01)
+before = opened()
+threads += start(40)
+time.sleep(0.5)
+after = opened()
+while len(ended) < len(threads):
+    client.cancel_waits()
+    time.sleep(0.01)
+for thread in threads:
+    thread.join()
+assert len(after) == len(before), (before, after)
+print("none more are open")
+"""
+
+
+def test_threads_behind_the_first_need_no_descriptors(server: Memcached, name: str) -> None:
+    assert run(OPENED + BEHIND, server.url, name) == ["none more are open"]
 
 
 def test_weak_references_to_a_client_can_be_made(server: Memcached) -> None:

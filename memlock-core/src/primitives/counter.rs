@@ -95,7 +95,7 @@ impl Counter {
     /// # Errors
     /// As [`Counter::try_acquire`].
     pub fn acquire_retrying(&self, wait: &Wait<'_>) -> Result<Waited<()>> {
-        let waited = poll(&self.target.context, self.target.route, wait, || self.take());
+        let waited = poll(&self.target.context, wait, || self.take());
         waited.map_err(|error| self.said("Acquiring a permit of", error))
     }
 

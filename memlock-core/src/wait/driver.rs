@@ -121,7 +121,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
         let queue_length = known.waiting.filter(|_| is_recent && !on_its_own);
         let known = Known { shared: acquire.is_shared(), ..known };
         let policy = Policy::new(start.began, wait.limit(), wait.outage(&target.context), known);
-        let listener = target.context.notifier().take(target.context.local_address(target.route));
+        let listener = target.context.notifier().take();
         let number = local.enter(&target.key, acquire.handoff_request(), on_its_own, &listener);
         Waiter {
             acquire,

@@ -20,7 +20,7 @@
 //! in the server's queue if that is still there. The list also records what this process knows of
 //! the queue: whether others were waiting, and the pace of the queue.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -66,7 +66,8 @@ struct WaitLists<A, G> {
 }
 
 struct WaitList<A, G> {
-    waiters: VecDeque<LocalWaiter<A, G>>,
+    /// By their numbers, in the order in which they entered.
+    waiters: BTreeMap<u64, LocalWaiter<A, G>>,
     /// The ids of entries that may still be in the server's queue, though no waiter uses them. A
     /// waiter that is woken by one of them treats the wake-up as its own.
     left_behind: Vec<WaitId>,
@@ -113,7 +114,6 @@ pub(crate) struct QueueTicket {
 }
 
 struct LocalWaiter<A, G> {
-    number: u64,
     /// Whether the waiter has its own entry in the server's queue, wherever it is in the list.
     on_its_own: bool,
     request: A,
@@ -141,6 +141,7 @@ pub(crate) struct HandingOff<'a, A: Copy, G> {
     number: u64,
     pub(crate) request: A,
     is_quiet: bool,
+    is_granted: bool,
 }
 
 impl<A: Copy, G> HandingOff<'_, A, G> {
@@ -150,30 +151,40 @@ impl<A: Copy, G> HandingOff<'_, A, G> {
     }
 
     /// Grants the waiter its guard.
-    pub(crate) fn grant(self, guard: G) {
+    pub(crate) fn grant(mut self, guard: G) {
+        self.is_granted = true;
         let mut guard = Some(guard);
-        self.local.with_waiter(self.key, self.number, |waiter| {
+        self.end(|waiter| {
             if let Some(guard) = guard.take() {
                 waiter.state = State::Granted(guard);
-                waiter.listener.interrupt();
             }
         });
         // If the waiter is gone, the guard is dropped here, while the lists are not locked: the
         // drop may exchange requests with the server.
         drop(guard);
     }
+
+    /// Ends the hand-off by this change, and wakes the waiter, which may have been woken meanwhile,
+    /// and waits for the end of the hand-off.
+    fn end(&self, change: impl FnOnce(&mut LocalWaiter<A, G>)) {
+        let listener = self.local.with_waiter(self.key, self.number, |waiter| {
+            change(waiter);
+            Arc::clone(&waiter.listener)
+        });
+        // While the lists are not locked: the waiter would only run into that lock.
+        listener.inspect(|listener| listener.interrupt());
+    }
 }
 
 impl<A: Copy, G> Drop for HandingOff<'_, A, G> {
     fn drop(&mut self) {
-        self.local.with_waiter(self.key, self.number, |waiter| {
-            if matches!(waiter.state, State::HandingOff) {
-                (waiter.state, waiter.request) = (State::Idle, self.request);
-                if !self.is_quiet {
-                    waiter.woken = Some(Duration::ZERO);
-                }
-                // It may have been woken meanwhile, and waits for the end of the hand-off.
-                waiter.listener.interrupt();
+        if self.is_granted {
+            return;
+        }
+        self.end(|waiter| {
+            (waiter.state, waiter.request) = (State::Idle, self.request);
+            if !self.is_quiet {
+                waiter.woken = Some(Duration::ZERO);
             }
         });
     }
@@ -290,15 +301,9 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         let number = lists.last_number;
         let list = lists.by_key.entry(key.clone()).or_default();
         let listener = Arc::clone(listener);
-        list.waiters.push_back(LocalWaiter {
-            number,
-            on_its_own,
-            request,
-            listener,
-            ids: Vec::new(),
-            woken: None,
-            state: State::Idle,
-        });
+        let (ids, woken, state) = (Vec::new(), None, State::Idle);
+        list.waiters
+            .insert(number, LocalWaiter { on_its_own, request, listener, ids, woken, state });
         self.forget_unused(lists, key);
         number
     }
@@ -308,8 +313,10 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     pub(crate) fn first(&self, key: &Key, number: u64) -> (bool, Option<QueueTicket>) {
         let mut lists = self.lists();
         let Some(list) = lists.by_key.get_mut(key) else { return (true, None) };
-        let Some(first) = first_of(&mut list.waiters) else { return (true, list.ticket.take()) };
-        if first.number != number {
+        let Some((first_number, first)) = first_of(&mut list.waiters) else {
+            return (true, list.ticket.take());
+        };
+        if first_number != number {
             return (false, None);
         }
         let ticket = list.ticket.take();
@@ -393,17 +400,16 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     ) -> Option<QueueTicket> {
         let mut lists = self.lists();
         let Some(list) = lists.by_key.get_mut(key) else { return ticket };
-        let was_first = first_of(&mut list.waiters).is_some_and(|first| first.number == number);
-        let position = list.waiters.iter().position(|waiter| waiter.number == number);
+        let was_first = first_of(&mut list.waiters).is_some_and(|(first, _)| first == number);
         // The removed waiter's guard may exchange requests with the server when it is dropped: not
         // before the lists are unlocked.
-        let gone = position.and_then(|position| list.waiters.remove(position));
+        let gone = list.waiters.remove(&number);
         let woken = gone.as_ref().and_then(|gone| gone.woken);
         list.known.pace = pace.or(list.known.pace);
         // A ticket that the next waiter has not taken over yet goes to the one after it.
         let ticket = ticket.or_else(|| if was_first { list.ticket.take() } else { None });
         let left = match first_of(&mut list.waiters) {
-            Some(next) if was_first => {
+            Some((_, next)) if was_first => {
                 list.ticket = ticket;
                 next.woken = next.woken.or(woken);
                 next.listener.interrupt();
@@ -421,8 +427,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
             return None;
         }
         let mut lists = self.lists();
-        let first = first_of(&mut lists.by_key.get_mut(key)?.waiters)?;
-        matches!(first.state, State::Idle).then(|| self.hand_off_to(key, first))
+        let (number, first) = first_of(&mut lists.by_key.get_mut(key)?.waiters)?;
+        matches!(first.state, State::Idle).then(|| self.hand_off_to(key, number, first))
     }
 
     /// The first idle waiters in the list that are not on their own, as many as `most` returns. It is
@@ -441,25 +447,26 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         let idle = list
             .waiters
             .iter_mut()
-            .filter(|waiter| !waiter.on_its_own && matches!(waiter.state, State::Idle));
-        idle.take(most).map(|waiter| self.hand_off_to(key, waiter)).collect()
+            .filter(|(_, waiter)| !waiter.on_its_own && matches!(waiter.state, State::Idle));
+        idle.take(most).map(|(&number, waiter)| self.hand_off_to(key, number, waiter)).collect()
     }
 
     fn hand_off_to<'a>(
         &'a self,
         key: &'a Key,
+        number: u64,
         waiter: &mut LocalWaiter<A, G>,
     ) -> HandingOff<'a, A, G> {
         waiter.state = State::HandingOff;
-        let LocalWaiter { number, request, .. } = *waiter;
-        HandingOff { local: self, key, number, request, is_quiet: false }
+        let request = waiter.request;
+        HandingOff { local: self, key, number, request, is_quiet: false, is_granted: false }
     }
 
     /// The ids of all waiters that are not on their own.
     pub(crate) fn ids(&self, key: &Key) -> Vec<WaitId> {
         let lists = self.lists();
         let Some(list) = lists.by_key.get(key) else { return Vec::new() };
-        let waiters = list.waiters.iter().filter(|waiter| !waiter.on_its_own);
+        let waiters = list.waiters.values().filter(|waiter| !waiter.on_its_own);
         let left = list.ticket.iter().flat_map(|ticket| &ticket.ids);
         waiters.flat_map(|waiter| &waiter.ids).chain(left).copied().collect()
     }
@@ -469,7 +476,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         let lists = self.lists();
         let Some(list) = lists.by_key.get(key) else { return false };
         let orphaned = list.ticket.as_ref().is_some_and(|ticket| ticket.ids.contains(&id));
-        orphaned || list.waiters.iter().any(|waiter| waiter.ids.contains(&id))
+        orphaned || list.waiters.values().any(|waiter| waiter.ids.contains(&id))
     }
 
     /// Wakes the waiter of this process that has this id; it is to try after the delay. False if
@@ -481,8 +488,8 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         };
         let orphaned = ticket.as_ref().is_some_and(|ticket| ticket.ids.contains(&id));
         let waiter = match orphaned {
-            true => first_of(waiters),
-            false => waiters.iter_mut().find(|waiter| waiter.ids.contains(&id)),
+            true => first_of(waiters).map(|(_, first)| first),
+            false => waiters.values_mut().find(|waiter| waiter.ids.contains(&id)),
         };
         let Some(waiter) = waiter else { return false };
         waiter.woken = Some(waiter.woken.map_or(after, |other| other.min(after)));
@@ -497,8 +504,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         body: impl FnOnce(&mut LocalWaiter<A, G>) -> T,
     ) -> Option<T> {
         let mut lists = self.lists();
-        let list = lists.by_key.get_mut(key)?;
-        list.waiters.iter_mut().find(|waiter| waiter.number == number).map(body)
+        lists.by_key.get_mut(key)?.waiters.get_mut(&number).map(body)
     }
 
     /// Drops a list that holds nothing worth remembering; if there are too many lists, drops all
@@ -526,8 +532,11 @@ impl<A: Copy, G> LocalWaiters<A, G> {
 }
 
 /// The first waiter that is not on its own.
-fn first_of<A, G>(waiters: &mut VecDeque<LocalWaiter<A, G>>) -> Option<&mut LocalWaiter<A, G>> {
-    waiters.iter_mut().find(|waiter| !waiter.on_its_own)
+fn first_of<A, G>(
+    waiters: &mut BTreeMap<u64, LocalWaiter<A, G>>,
+) -> Option<(u64, &mut LocalWaiter<A, G>)> {
+    let first = waiters.iter_mut().find(|(_, waiter)| !waiter.on_its_own);
+    first.map(|(&number, waiter)| (number, waiter))
 }
 
 impl<A, G> Default for WaitList<A, G> {
@@ -536,7 +545,7 @@ impl<A, G> Default for WaitList<A, G> {
         let habit =
             Habit { released: never, waiting: 0, brief: false, brisk: false, window_ends: never };
         WaitList {
-            waiters: VecDeque::new(),
+            waiters: BTreeMap::new(),
             left_behind: Vec::new(),
             ticket: None,
             known: Known::default(),

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::limit::{Wait, Waited};
 use crate::context::Context;
 use crate::error::{ErrorKind, Result};
-use crate::store::Route;
 
 /// The first pause, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
@@ -18,7 +17,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_m
 /// [`Wait::outage`], or if the server has not answered before the limit passes.
 pub(crate) fn poll<T>(
     context: &Context,
-    route: Route,
     wait: &Wait<'_>,
     mut attempt: impl FnMut() -> Result<Option<T>>,
 ) -> Result<Waited<T>> {
@@ -63,8 +61,7 @@ pub(crate) fn poll<T>(
         let left = deadline.map_or(pause, |deadline| deadline.since(now));
         let jittered = pause.mul_f64(0.5 + 0.5 * context.identity()?.fraction());
         // Sleeps on a listener, because a cancellation interrupts it.
-        let listener =
-            listener.get_or_insert_with(|| context.notifier().take(context.local_address(route)));
+        let listener = listener.get_or_insert_with(|| context.notifier().take());
         if is_cancelled() {
             return Ok(Waited::Interrupted);
         }

@@ -1,13 +1,17 @@
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::time::Instant;
 
 use super::*;
+
+const NEAR: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::LOCALHOST));
 
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no UDP")]
 fn a_listener_hears_itself_and_what_is_meant_for_it() {
     let notifier = UdpNotifier::new(NotifySetting::Near);
-    let listener = notifier.take(Some(Ipv4Addr::LOCALHOST.into()));
-    let address = listener.address(None, WaitId(1)).unwrap();
+    let listener = notifier.take();
+    let address = listener.address(NEAR, WaitId(1)).unwrap();
     let long = Duration::from_secs(20);
     while notifier.reach() != Reach::Untested {
         listener.sleep(long);
@@ -44,20 +48,40 @@ fn a_listener_hears_itself_and_what_is_meant_for_it() {
 #[cfg_attr(miri, ignore = "Miri has no UDP")]
 fn a_listener_that_was_given_back_is_taken_again_where_it_fits() {
     let notifier = UdpNotifier::new(NotifySetting::Near);
-    let (four, six) = (Some(Ipv4Addr::LOCALHOST.into()), Some(Ipv6Addr::LOCALHOST.into()));
-    let first = notifier.take(four);
-    let address = first.address(None, WaitId(1));
+    let six = Some(Ipv6Addr::LOCALHOST.into());
+    let first = notifier.take();
+    let address = first.address(NEAR, WaitId(1));
     assert!(
-        address.is_some() && notifier.take(four).address(None, WaitId(2)) != address,
+        address.is_some() && notifier.take().address(NEAR, WaitId(2)) != address,
         "that one is taken"
     );
+    assert_eq!(first.address(six, WaitId(8)), address, "where it was woken before");
     drop(first);
-    assert_eq!(notifier.take(four).address(None, WaitId(3)), address);
-    assert_ne!(notifier.take(six).address(None, WaitId(4)), address);
-    let early = notifier.take(None);
+    assert_eq!(notifier.take().address(NEAR, WaitId(3)), address);
+    assert_ne!(notifier.take().address(six, WaitId(4)), address);
+    let early = notifier.take();
     assert_eq!(early.address(None, WaitId(6)), None);
-    assert!(early.address(four, WaitId(7)).is_some(), "the server was reached meanwhile");
-    assert_eq!(UdpNotifier::new(NotifySetting::Off).take(four).address(None, WaitId(5)), None);
+    assert!(early.address(NEAR, WaitId(7)).is_some(), "the server was reached meanwhile");
+    assert_eq!(UdpNotifier::new(NotifySetting::Off).take().address(NEAR, WaitId(5)), None);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "Miri has no UDP")]
+fn a_listener_that_could_not_be_opened_is_opened_by_the_next_waiter() {
+    let taken = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port();
+    let setting = NotifySetting::At(Ipv4Addr::LOCALHOST.into(), Some((port, port)));
+    let notifier = UdpNotifier::new(setting);
+    let listener = notifier.take();
+    for id in 1..3 {
+        assert_eq!(listener.address(NEAR, WaitId(id)), None);
+    }
+    listener.interrupt();
+    listener.sleep(Duration::from_secs(20));
+    drop(taken);
+    let address = notifier.take().address(NEAR, WaitId(3)).unwrap();
+    assert_eq!(address.socket().port(), port);
+    assert_eq!(notifier.listeners.get().descriptors.slots().count(), 1);
 }
 
 #[test]
@@ -67,7 +91,7 @@ fn listeners_are_taken_interrupted_and_given_back_by_threads_at_the_same_time() 
         for _ in 0..3 {
             scope.spawn(|| {
                 for _ in 0..3 {
-                    let (one, two) = (notifier.take(None), notifier.take(None));
+                    let (one, two) = (notifier.take(), notifier.take());
                     one.interrupt();
                     drop(one);
                     two.interrupt();
@@ -77,7 +101,7 @@ fn listeners_are_taken_interrupted_and_given_back_by_threads_at_the_same_time() 
         scope.spawn(|| (0..3).for_each(|_| notifier.interrupt_all()));
     });
     // A listener in use outlives its client.
-    let last = notifier.take(None);
+    let last = notifier.take();
     drop(notifier);
     last.interrupt();
 }
@@ -86,16 +110,15 @@ fn listeners_are_taken_interrupted_and_given_back_by_threads_at_the_same_time() 
 #[cfg_attr(miri, ignore = "Miri has no UDP")]
 fn listeners_of_a_closed_client_are_closed_as_soon_as_no_waiter_uses_them() {
     let notifier = UdpNotifier::new(NotifySetting::Near);
-    let near = Some(Ipv4Addr::LOCALHOST.into());
     let [used, unused] = [1, 2].map(|id| {
-        let listener = notifier.take(near);
-        (listener.address(near, WaitId(id)).unwrap(), listener)
+        let listener = notifier.take();
+        (listener.address(NEAR, WaitId(id)).unwrap(), listener)
     });
     notifier.send(unused.0, WaitId(2), WakeMessage::default());
     drop(unused);
-    let pool = Arc::clone(notifier.pool.get());
-    let open = || pool.slots().filter(|slot| slot.is_ours()).count();
-    let sender_is_open = || pool.senders[0].get().unwrap().lock().unwrap().is_ours();
+    let listeners = Arc::clone(notifier.listeners.get());
+    let open = || opened(&listeners).filter(|descriptors| descriptors.are_ours()).count();
+    let sender_is_open = || listeners.senders[0].get().unwrap().lock().unwrap().is_ours();
     assert_eq!((open(), sender_is_open()), (2, true));
     notifier.interrupt_all();
     notifier.close();
@@ -110,13 +133,47 @@ fn listeners_of_a_closed_client_are_closed_as_soon_as_no_waiter_uses_them() {
     drop(used);
     assert_eq!(open(), 0);
     // A waiter that had begun before, and one that releases a lock that is still held.
-    let late = notifier.take(near);
-    assert!(late.address(near, WaitId(3)).is_some());
-    notifier.send(late.address(near, WaitId(3)).unwrap(), WaitId(3), WakeMessage::default());
+    let late = notifier.take();
+    let address = late.address(NEAR, WaitId(3)).unwrap();
+    notifier.send(address, WaitId(3), WakeMessage::default());
     assert_eq!((open(), sender_is_open()), (1, true));
     drop(late);
     notifier.interrupt_all();
     assert_eq!(open(), 0);
+}
+
+/// All descriptors of this process's listeners.
+fn opened(listeners: &Listeners) -> impl Iterator<Item = &Descriptors> {
+    listeners.descriptors.slots().filter_map(|slot| slot.get())
+}
+
+/// Interrupts all waiters once the first one has parked.
+fn interrupt_when_parked(notifier: &UdpNotifier) {
+    let sleeper = notifier.listeners.get().sleepers.slots().next().unwrap();
+    while !sleeper.parker.is_parked() {
+        std::thread::yield_now();
+    }
+    notifier.interrupt_all();
+}
+
+/// Waiters behind the first one of their process are such.
+#[test]
+fn a_waiter_that_no_other_process_can_wake_has_no_descriptors() {
+    for setting in [NotifySetting::Near, NotifySetting::Off] {
+        let notifier = UdpNotifier::new(setting);
+        let listener = notifier.take();
+        let long = Duration::from_secs(20);
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            scope.spawn(|| interrupt_when_parked(&notifier));
+            listener.sleep(long);
+        });
+        listener.interrupt();
+        listener.sleep(long);
+        assert!(began.elapsed() < long);
+        assert_eq!(listener.heard(&[WaitId(1)]), None);
+        assert_eq!(opened(notifier.listeners.get()).count(), 0);
+    }
 }
 
 /// Closes a descriptor, and gives its number to a file of the program.
@@ -132,10 +189,11 @@ fn replace(number: RawFd, file: &impl AsRawFd) -> OwnedFd {
 #[test]
 #[cfg_attr(miri, ignore = "Miri has no UDP")]
 fn a_waiter_whose_pipe_has_no_reader_any_more_raises_no_sigpipe() {
-    let notifier = UdpNotifier::new(NotifySetting::Off);
-    let listener = notifier.take(None);
-    let pool = Arc::clone(notifier.pool.get());
-    let pipe = pool.first.get().unwrap().slot.interrupt.get().unwrap();
+    let notifier = UdpNotifier::new(NotifySetting::Near);
+    let listener = notifier.take();
+    listener.address(NEAR, WaitId(1)).unwrap();
+    let listeners = Arc::clone(notifier.listeners.get());
+    let pipe = &opened(&listeners).next().unwrap().pipe;
     let its_own = replace(pipe.reader.as_raw_fd(), &UdpSocket::bind("127.0.0.1:0").unwrap());
     // SAFETY: sets of signals are plain data. A signal that is blocked stays pending, although this
     // process ignores it.
@@ -144,7 +202,13 @@ fn a_waiter_whose_pipe_has_no_reader_any_more_raises_no_sigpipe() {
             (std::mem::zeroed(), std::mem::zeroed());
         libc::sigaddset(&raw mut signals, libc::SIGPIPE);
         libc::pthread_sigmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut());
-        notifier.interrupt_all();
+        let sleeper = listeners.sleepers.slots().next().unwrap();
+        let mut polls = false;
+        sleeper.parker.poll(|| {
+            polls = true;
+            notifier.interrupt_all();
+        });
+        assert!(polls);
         libc::sigpending(&raw mut pending);
         assert_eq!(libc::sigismember(&raw const pending, libc::SIGPIPE), 0);
     }
@@ -157,9 +221,8 @@ fn what_the_program_opens_in_the_place_of_a_listener_is_left_alone() {
     use std::io::{Read, Write};
 
     let notifier = UdpNotifier::new(NotifySetting::Near);
-    let near = Some(Ipv4Addr::LOCALHOST.into());
-    let listener = notifier.take(near);
-    let address = listener.address(None, WaitId(1)).unwrap();
+    let listener = notifier.take();
+    let address = listener.address(NEAR, WaitId(1)).unwrap();
     notifier.send(address, WaitId(2), WakeMessage::default());
 
     let (mut program, its_pipe) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -169,26 +232,32 @@ fn what_the_program_opens_in_the_place_of_a_listener_is_left_alone() {
     its_socket.send_to(&WakeMessage::default().datagram(WaitId(2)), its_address).unwrap();
     program.write_all(b"it").unwrap();
 
-    let pool = Arc::clone(notifier.pool.get());
-    let slot = &pool.first.get().unwrap().slot;
-    let pipe = slot.interrupt.get().unwrap();
-    let sender = pool.senders[0].get().unwrap().lock().unwrap().as_raw_fd();
+    let listeners = Arc::clone(notifier.listeners.get());
+    let Descriptors { udp, pipe, .. } = opened(&listeners).next().unwrap();
+    let sender = listeners.senders[0].get().unwrap().lock().unwrap().as_raw_fd();
     let its_own = [
         replace(pipe.reader.as_raw_fd(), &its_pipe),
         replace(pipe.writer.as_raw_fd(), &its_pipe),
-        replace(slot.socket.get().unwrap().udp.as_raw_fd(), &its_socket),
+        replace(udp.as_raw_fd(), &its_socket),
         replace(sender, &its_socket),
     ];
-    notifier.interrupt_all();
+    let long = Duration::from_secs(60);
     let began = Instant::now();
-    listener.sleep(Duration::from_secs(60));
-    assert!(began.elapsed() < Duration::from_secs(30), "it looks up now and then");
+    listeners.sleepers.slots().next().unwrap().parker.poll(|| notifier.interrupt_all());
+    std::thread::scope(|scope| {
+        scope.spawn(|| interrupt_when_parked(&notifier));
+        listener.sleep(long);
+    });
+    assert!(began.elapsed() < long, "it can still be interrupted");
     assert_eq!(listener.heard(&[WaitId(2)]), None);
-    drop(listener);
 
-    // The next waiter has descriptors of its own.
-    let listener = notifier.take(near);
-    let address = listener.address(None, WaitId(1)).unwrap();
+    // The waiter opens others when it joins the queue again, and so does the next waiter.
+    let again = listener.address(NEAR, WaitId(4)).unwrap();
+    assert_ne!(again, address);
+    drop(listener);
+    let listener = notifier.take();
+    let address = listener.address(NEAR, WaitId(1)).unwrap();
+    assert_eq!(address, again);
     assert!(notifier.send(address, WaitId(3), WakeMessage::default()));
     let heard = loop {
         listener.sleep(Duration::from_secs(20));
@@ -197,7 +266,7 @@ fn what_the_program_opens_in_the_place_of_a_listener_is_left_alone() {
         }
     };
     assert_eq!(heard, WakeMessage::default());
-    drop((listener, pool, notifier));
+    drop((listener, listeners, notifier));
 
     // Their numbers are open, and nothing was read, written or connected.
     drop(its_own);
