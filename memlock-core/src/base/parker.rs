@@ -2,10 +2,13 @@
 //!
 //! | state | the sleeping thread | what [`Parker::unpark`] does |
 //! | --- | --- | --- |
-//! | idle | is awake | sets notified: no system call |
-//! | notified | is awake, and returns from its next sleep at once | nothing |
+//! | idle | is awake | notes it, so that the next sleep returns at once: no system call |
 //! | parked | sleeps on the state itself, a futex | wakes it |
 //! | polling | sleeps on descriptors | leaves it to the caller to make one of them readable |
+//!
+//! A sleep that was ended is noted, too, and woken again by each further call: the thread that was
+//! the first to end it may have been interrupted before it woke the sleeper, by a signal handler
+//! that waits for the sleeper.
 //!
 //! A condition variable would not do: a signal handler may not notify one.
 
@@ -13,9 +16,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 const IDLE: u32 = 0;
+/// Set beside the state.
 const NOTIFIED: u32 = 1;
 const PARKED: u32 = 2;
-const POLLING: u32 = 3;
+const POLLING: u32 = 4;
 
 /// For one sleeping thread at a time.
 #[derive(Debug, Default)]
@@ -41,21 +45,20 @@ impl Parker {
         self.state.store(IDLE, Ordering::SeqCst);
     }
 
-    #[cfg(test)]
-    pub(crate) fn is_parked(&self) -> bool {
-        self.state.load(Ordering::SeqCst) == PARKED
-    }
-
     /// Wakes the thread, or prevents its next sleep. True if the thread is polling: then the caller
     /// has to make one of its descriptors readable. A signal handler may call this.
     #[must_use]
     pub(crate) fn unpark(&self) -> bool {
-        match self.state.swap(NOTIFIED, Ordering::SeqCst) {
-            PARKED => wake(&self.state),
-            POLLING => return true,
-            _ => {}
+        let before = self.state.fetch_or(NOTIFIED, Ordering::SeqCst);
+        if before & PARKED != 0 {
+            wake(&self.state);
         }
-        false
+        before & POLLING != 0
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.state.load(Ordering::SeqCst) & (PARKED | POLLING) != 0
     }
 }
 
@@ -97,9 +100,19 @@ mod tests {
         let began = Instant::now();
         std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| parker.park(LONG));
-            while !parker.is_parked() && !sleeper.is_finished() {
+            while !parker.is_asleep() && !sleeper.is_finished() {
                 std::thread::yield_now();
             }
+            assert!(!parker.unpark());
+        });
+        // As an unpark that is interrupted before it wakes the thread.
+        std::thread::scope(|scope| {
+            let sleeper = scope.spawn(|| parker.park(LONG));
+            while !parker.is_asleep() && !sleeper.is_finished() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(20));
+            parker.state.fetch_or(NOTIFIED, Ordering::SeqCst);
             assert!(!parker.unpark());
         });
         assert!(!parker.unpark() && !parker.unpark());
@@ -117,7 +130,7 @@ mod tests {
         parker.poll(|| {
             polls += 1;
             assert!(parker.unpark(), "its descriptors have to be made readable");
-            assert!(!parker.unpark(), "once");
+            assert!(parker.unpark(), "also if another thread is about to do so");
         });
         assert!(!parker.unpark());
         parker.poll(|| polls += 10);

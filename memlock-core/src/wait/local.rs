@@ -172,7 +172,9 @@ impl<A: Copy, G> HandingOff<'_, A, G> {
             Arc::clone(&waiter.listener)
         });
         // While the lists are not locked: the waiter would only run into that lock.
-        listener.inspect(|listener| listener.interrupt());
+        if let Some(listener) = listener {
+            listener.interrupt();
+        }
     }
 }
 

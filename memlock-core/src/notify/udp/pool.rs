@@ -50,6 +50,16 @@ impl<T: Default> Pool<T> {
     }
 }
 
+/// In a loop: a list of any length is dropped on a small stack.
+impl<T> Drop for Pool<T> {
+    fn drop(&mut self) {
+        let mut next = self.first.take();
+        while let Some(mut slot) = next {
+            next = slot.next.take();
+        }
+    }
+}
+
 fn from<T>(slot: Option<&Slot<T>>) -> impl Iterator<Item = &Slot<T>> {
     successors(slot, |slot| slot.next.get().map(|slot| &**slot))
 }
@@ -70,5 +80,22 @@ impl<T> Deref for Slot<T> {
 
     fn deref(&self) -> &T {
         &self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore = "too slow")]
+    fn a_long_list_is_dropped_on_a_small_stack() {
+        let pool = Pool::<u8>::default();
+        for _ in 0..3000 {
+            pool.take(|_| true);
+        }
+        assert_eq!(pool.slots().count(), 3000);
+        let small = std::thread::Builder::new().stack_size(64 * 1024);
+        small.spawn(move || drop(pool)).unwrap().join().unwrap();
     }
 }
