@@ -659,12 +659,12 @@ int memlock_init(const char *url);
  *
  * `notify` is the address at which other processes, also on other hosts, wake the next waiter of
  * this process when they unlock. A wake-up is one UDP datagram. Write notify=address,
- * notify=address:port or notify=address:first-last, with [...] around an IPv6 address. Provide as
- * many ports as there are locks for which this process waits at the same time. The default is the
- * local address of the connection to the server, and any free port. With notify=off no wake-ups
- * are received, and waiters poll the server instead: the first waiter at intervals that grow from
- * 10 to 250 milliseconds, the others at intervals of up to 0.7 seconds. `bell` is an alias of
- * `notify`.
+ * notify=address:port or notify=address:first-last, with [...] around an IPv6 address. Provide
+ * twice as many ports as there are locks and semaphores for which this process waits at the same
+ * time. The default is the local address of the connection to the server, and any free port. With
+ * notify=off no wake-ups are received, and waiters poll the server instead: the first waiter at
+ * intervals that grow from 10 to 250 milliseconds, the others at intervals of up to 0.7 seconds.
+ * `bell` is an alias of `notify`.
  *
  * Returns MEMLOCK_OK, MEMLOCK_INVALID, or MEMLOCK_CONFIG; the last error then lists the known
  * schemes or parameters. On failure *client is NULL. Thread-safe.

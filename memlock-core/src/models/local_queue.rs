@@ -19,7 +19,7 @@ use crate::clock::Moment;
 use crate::name::{Key, Keyspace};
 use crate::notify::{Listener, Reach, WakeAddress, WakeMessage};
 use crate::wait::local::WakeSummary;
-use crate::wait::local::{LocalWaiters, QueueTicket, Unparked};
+use crate::wait::local::{LocalWaiters, QueueTicket, TakenOver, Unparked};
 use crate::wait::policy::{Event, Known, Policy, QueuePosition, TargetState};
 use crate::wait_id::WaitId;
 
@@ -143,17 +143,19 @@ impl World {
         let (mut ids, mut queued, mut woken, mut first) = (Vec::new(), false, false, false);
         loop {
             if !first {
-                let (is_first, ticket) = local.first(key, number);
-                first = is_first;
+                let taken_over = local.take_over(key, number);
+                first = taken_over.is_some();
+                let TakenOver { ticket, listener: left } = taken_over.unwrap_or_default();
+                listener = left.unwrap_or(listener);
                 if let Some(ticket) = ticket {
-                    (ids, listener, queued) = (ticket.ids, ticket.listener, true);
+                    (ids, queued) = (ticket.ids, true);
                 }
             }
             let off = called_off.load(Ordering::SeqCst);
             let asleep = !off && (!first || queued && !woken);
             if !asleep && local.start_work(key, number) {
                 if off {
-                    self.leave(number, ids, queued && !woken, listener);
+                    self.leave(number, ids, queued && !woken);
                     return None;
                 }
                 let mut server = self.server.lock().unwrap();
@@ -192,7 +194,6 @@ impl World {
                             position: a_position(),
                             ids: ids.clone(),
                             proven: true,
-                            listener,
                         });
                         let left = local.leave(key, number, ticket, None);
                         held.entry_ids.extend(left.into_iter().flat_map(|left| left.ids));
@@ -214,18 +215,11 @@ impl World {
     }
 
     /// Leaves without the target: the place passes to the next waiter, or the entry is removed.
-    fn leave(
-        &self,
-        number: u64,
-        mut ids: Vec<WaitId>,
-        position: bool,
-        listener: Arc<dyn Listener>,
-    ) {
+    fn leave(&self, number: u64, mut ids: Vec<WaitId>, position: bool) {
         let ticket = position.then(|| QueueTicket {
             position: a_position(),
             ids: ids.clone(),
             proven: true,
-            listener,
         });
         let had_stand = ticket.is_some();
         match self.local.leave(&self.key, number, ticket, None) {

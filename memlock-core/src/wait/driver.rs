@@ -7,7 +7,7 @@ use super::acquire::{Acquire, QueueReceipt};
 use super::entries::Request;
 use super::interruption::Interruption;
 use super::limit::{Wait, Waited};
-use super::local::{LocalWaiters, QueueTicket, RECENT, Unparked};
+use super::local::{LocalWaiters, QueueTicket, RECENT, TakenOver, Unparked};
 use super::policy::{Ended, Event, Known, Policy, Step};
 use super::queue::Queue;
 use super::self_wait::SelfWait;
@@ -230,19 +230,26 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     /// Whether this waiter is now the first of its process. If so, it takes over the queue position
     /// that the previous one left.
     fn become_first(&mut self) -> bool {
-        let (first, ticket) = self.local.first(&self.target.key, self.number);
-        if let Some(QueueTicket { position, ids, proven, listener }) = ticket {
-            (self.ids, self.proven, self.listener, self.reached) = (ids, proven, listener, true);
+        let Some(TakenOver { ticket, listener }) =
+            self.local.take_over(&self.target.key, self.number)
+        else {
+            return false;
+        };
+        if let Some(listener) = listener {
+            self.listener = listener;
+        }
+        if let Some(QueueTicket { position, ids, proven }) = ticket {
+            (self.ids, self.proven, self.reached) = (ids, proven, true);
             self.acquire.joined(&self.ids, proven);
             self.policy.take_over(position, self.reach());
         }
-        if first && !self.is_first && !self.acquire.is_shared() {
+        if !self.acquire.is_shared() {
             let left = self.local.take_left_behind(&self.target.key);
             self.proven &= left.is_empty();
             self.ids.splice(..0, left);
         }
-        self.is_first = first;
-        first
+        self.is_first = true;
+        true
     }
 
     /// Sleeps until the given moment, a wake-up or an interruption. Returns the guard if another
@@ -352,8 +359,7 @@ impl<'a, 'g, G: Acquire> Waiter<'a, 'g, G> {
     /// This waiter's position in the queue, if it has one, for the next waiter of this process.
     fn ticket(&self) -> Option<QueueTicket> {
         let position = self.policy.position()?;
-        let (ids, listener) = (self.ids.clone(), Arc::clone(&self.listener));
-        Some(QueueTicket { position, ids, proven: self.proven, listener })
+        Some(QueueTicket { position, ids: self.ids.clone(), proven: self.proven })
     }
 
     /// Leaves the waiters of this process and passes the ticket to the next one. Returns the ticket

@@ -71,7 +71,9 @@ struct WaitList<A, G> {
     /// The ids of entries that may still be in the server's queue, though no waiter uses them. A
     /// waiter that is woken by one of them treats the wake-up as its own.
     left_behind: Vec<WaitId>,
+    /// What the first waiter that left has left to the next one, which has not taken it over yet.
     ticket: Option<QueueTicket>,
+    listener: Option<Arc<dyn Listener>>,
     known: Known,
     habit: Habit,
 }
@@ -104,13 +106,20 @@ pub(crate) struct WakeSummary {
     pub(crate) waiting: usize,
 }
 
-/// A position in the server's queue, with the listener that belongs to it.
+/// A position in the server's queue.
 pub(crate) struct QueueTicket {
     pub(crate) position: QueuePosition,
     pub(crate) ids: Vec<WaitId>,
     /// Whether all entries of these ids said that wake-ups are proven to arrive.
     pub(crate) proven: bool,
-    pub(crate) listener: Arc<dyn Listener>,
+}
+
+/// What the first waiter takes over from the one before it.
+#[derive(Default)]
+pub(crate) struct TakenOver {
+    pub(crate) ticket: Option<QueueTicket>,
+    /// Wake-ups for the ticket arrive there. Without a ticket, its open descriptors are of use.
+    pub(crate) listener: Option<Arc<dyn Listener>>,
 }
 
 struct LocalWaiter<A, G> {
@@ -310,22 +319,20 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         number
     }
 
-    /// Whether this waiter, which is not on its own, is the first, and the position in the server's
-    /// queue that was left to it.
-    pub(crate) fn first(&self, key: &Key, number: u64) -> (bool, Option<QueueTicket>) {
+    /// What this waiter, which is not on its own, takes over if it is the first; `None` if it is
+    /// not.
+    pub(crate) fn take_over(&self, key: &Key, number: u64) -> Option<TakenOver> {
         let mut lists = self.lists();
-        let Some(list) = lists.by_key.get_mut(key) else { return (true, None) };
-        let Some((first_number, first)) = first_of(&mut list.waiters) else {
-            return (true, list.ticket.take());
-        };
-        if first_number != number {
-            return (false, None);
+        let Some(list) = lists.by_key.get_mut(key) else { return Some(TakenOver::default()) };
+        let (_, first) = first_of(&mut list.waiters).filter(|&(first, _)| first == number)?;
+        let taken = TakenOver { ticket: list.ticket.take(), listener: list.listener.take() };
+        if let Some(ticket) = &taken.ticket {
+            first.ids.clone_from(&ticket.ids);
         }
-        let ticket = list.ticket.take();
-        if let Some(ticket) = &ticket {
-            (first.listener, first.ids) = (Arc::clone(&ticket.listener), ticket.ids.clone());
+        if let Some(listener) = &taken.listener {
+            first.listener = Arc::clone(listener);
         }
-        (true, ticket)
+        Some(taken)
     }
 
     /// Marks the waiter active before it sends a request or ends its wait. False if a thread is
@@ -413,11 +420,18 @@ impl<A: Copy, G> LocalWaiters<A, G> {
         let left = match first_of(&mut list.waiters) {
             Some((_, next)) if was_first => {
                 list.ticket = ticket;
+                if list.listener.is_none() {
+                    list.listener = gone.as_ref().map(|gone| Arc::clone(&gone.listener));
+                }
                 next.woken = next.woken.or(woken);
                 next.listener.interrupt();
                 None
             }
-            _ => ticket,
+            Some(_) => ticket,
+            None => {
+                list.listener = None;
+                ticket
+            }
         };
         self.forget_unused(lists, key);
         left
@@ -550,6 +564,7 @@ impl<A, G> Default for WaitList<A, G> {
             waiters: BTreeMap::new(),
             left_behind: Vec::new(),
             ticket: None,
+            listener: None,
             known: Known::default(),
             habit,
         }

@@ -89,17 +89,43 @@ fn a_place_in_the_queue_passes_by_waiters_on_their_own() {
         position: joined().position().unwrap(),
         ids: ids.to_vec(),
         proven: true,
-        listener: Arc::clone(&listener),
     };
     let ours = ticket(&[WaitId(1)]);
     assert!(local.leave(&key, numbers[0], Some(ours), None).is_none());
     assert!(local.wake(&key, WaitId(1), Duration::ZERO), "it is for the next in line");
     assert!(matches!(local.unpark(&key, numbers[1]), Unparked::Up { woken: None }));
     assert!(matches!(local.unpark(&key, numbers[2]), Unparked::Up { woken: Some(_) }));
-    let (is_first, taken) = local.first(&key, numbers[2]);
-    assert!(is_first && taken.is_some_and(|it| it.ids == [WaitId(1)]));
+    let taken = local.take_over(&key, numbers[2]).unwrap();
+    assert!(taken.ticket.is_some_and(|it| it.ids == [WaitId(1)]));
     // One on its own keeps its place to itself.
     assert!(local.leave(&key, numbers[1], Some(ticket(&[WaitId(2)])), None).is_some());
+}
+
+#[test]
+fn the_listener_of_the_first_passes_to_the_waiter_that_is_first_after_it() {
+    let key = Keyspace::default().lock(b"x");
+    let local = LocalWaiters::<(), ()>::default();
+    let listeners = [(); 5].map(|()| Arc::new(Silent) as Arc<dyn Listener>);
+    let own = [false, false, true, false, false];
+    let numbers: Vec<u64> =
+        own.iter().zip(&listeners).map(|(&own, it)| local.enter(&key, (), own, it)).collect();
+    let leave = |nth: usize| assert!(local.leave(&key, numbers[nth], None, None).is_none());
+    let taken_over = |nth: usize| local.take_over(&key, numbers[nth]).map(|it| it.listener);
+    let is = |taken: Option<Option<Arc<dyn Listener>>>, nth: usize| {
+        taken.flatten().is_some_and(|it| Arc::ptr_eq(&it, &listeners[nth]))
+    };
+    assert!(taken_over(0).is_some_and(|listener| listener.is_none()));
+    leave(0);
+    // It ends without having taken anything over.
+    leave(1);
+    assert!(taken_over(4).is_none(), "it is not the first");
+    leave(2);
+    assert!(is(taken_over(3), 0));
+    assert!(taken_over(3).is_some_and(|listener| listener.is_none()), "it has it");
+    leave(3);
+    assert!(is(taken_over(4), 0));
+    leave(4);
+    assert_eq!(Arc::strong_count(&listeners[0]), 1, "nothing is kept for nobody");
 }
 
 #[test]
