@@ -16,8 +16,8 @@
 //! A waiter that requests several permits, or has a priority, is *on its own*: it has its own entry in
 //! the server's queue, wherever it is in the list, and nothing is handed off to it.
 //!
-//! When the first waiter leaves, the next one is woken, and takes over the first waiter's position
-//! in the server's queue if that is still there. The list also records what this process knows of
+//! When the first waiter leaves, the next one is woken, and takes over the first waiter's listener,
+//! and its position in the server's queue if that is still there. The list also records what this process knows of
 //! the queue: whether others were waiting, and the pace of the queue.
 
 use std::collections::{BTreeMap, HashMap};
