@@ -199,6 +199,7 @@ pub(crate) fn waiter(client: &Client) -> Receiver<Lock> {
 pub(crate) struct InLine {
     got: Receiver<Waited<Lock>>,
     pub(crate) cancel: Arc<Cancel>,
+    thread: WaitingThread,
 }
 
 impl InLine {
@@ -208,6 +209,11 @@ impl InLine {
             Waited::Done(lock) => lock,
             other => panic!("{other:?}"),
         }
+    }
+
+    /// Whether it sleeps: a lock can be handed off to it.
+    pub(crate) fn is_asleep(&self) -> bool {
+        self.thread.is_asleep()
     }
 
     #[track_caller]
@@ -232,7 +238,7 @@ pub(crate) fn in_line(client: &Client) -> InLine {
         let _ = done.send(waited);
     });
     until(|| waiter.is_asleep());
-    InLine { got, cancel }
+    InLine { got, cancel, thread: waiter }
 }
 
 #[track_caller]

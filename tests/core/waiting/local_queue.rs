@@ -109,6 +109,9 @@ fn a_waiter_that_gives_up_leaves_the_list_in_order() {
     }
     assert_eq!(bench.waiters()[0], place[0]);
     let (third, fourth) = (waiters.remove(2), waiters.remove(2));
+    // While it takes over the place, nothing is handed off to it: it would use the place up, and the
+    // fourth would queue behind the other process.
+    until(|| third.is_asleep());
     let mut last = holder.fence();
     unlock(holder);
     for waiter in [third, fourth] {
