@@ -56,9 +56,12 @@ impl Parker {
         before & POLLING != 0
     }
 
+    /// Returns when a thread sleeps.
     #[cfg(test)]
-    pub(crate) fn is_asleep(&self) -> bool {
-        self.state.load(Ordering::SeqCst) & (PARKED | POLLING) != 0
+    pub(crate) fn until_asleep(&self) {
+        while self.state.load(Ordering::SeqCst) & (PARKED | POLLING) == 0 {
+            std::thread::yield_now();
+        }
     }
 }
 
@@ -99,18 +102,14 @@ mod tests {
         let parker = Parker::default();
         let began = Instant::now();
         std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| parker.park(LONG));
-            while !parker.is_asleep() && !sleeper.is_finished() {
-                std::thread::yield_now();
-            }
+            scope.spawn(|| parker.park(LONG));
+            parker.until_asleep();
             assert!(!parker.unpark());
         });
         // As an unpark that is interrupted before it wakes the thread.
         std::thread::scope(|scope| {
-            let sleeper = scope.spawn(|| parker.park(LONG));
-            while !parker.is_asleep() && !sleeper.is_finished() {
-                std::thread::yield_now();
-            }
+            scope.spawn(|| parker.park(LONG));
+            parker.until_asleep();
             std::thread::sleep(Duration::from_millis(20));
             parker.state.fetch_or(NOTIFIED, Ordering::SeqCst);
             assert!(!parker.unpark());

@@ -143,12 +143,11 @@ impl World {
         let (mut ids, mut queued, mut woken, mut first) = (Vec::new(), false, false, false);
         loop {
             if !first {
-                let taken_over = local.take_over(key, number);
-                first = taken_over.is_some();
-                let TakenOver { ticket, listener: left } = taken_over.unwrap_or_default();
-                listener = left.unwrap_or(listener);
-                if let Some(ticket) = ticket {
-                    (ids, queued) = (ticket.ids, true);
+                if let Some(TakenOver { ticket, listener: left }) = local.take_over(key, number) {
+                    (first, listener) = (true, left.unwrap_or(listener));
+                    if let Some(ticket) = ticket {
+                        (ids, queued) = (ticket.ids, true);
+                    }
                 }
             }
             let off = called_off.load(Ordering::SeqCst);

@@ -218,8 +218,7 @@ impl UdpListener {
 
 impl Listener for UdpListener {
     fn address(&self, near: Option<IpAddr>, test: WaitId) -> Option<WakeAddress> {
-        let there = self.sleeper().descriptors();
-        if let Some(descriptors) = there.filter(|descriptors| descriptors.are_ours()) {
+        if let Some(descriptors) = self.sleeper().usable() {
             return Some(descriptors.address);
         }
         let (advertised, ports) = match self.setting {
@@ -246,7 +245,7 @@ impl Listener for UdpListener {
 
     fn sleep(&self, duration: Duration) {
         let sleeper = self.sleeper();
-        match sleeper.descriptors().filter(|descriptors| descriptors.are_ours()) {
+        match sleeper.usable() {
             Some(descriptors) => sleeper.parker.poll(|| descriptors.sleep(duration)),
             None => sleeper.parker.park(duration),
         }
@@ -296,6 +295,11 @@ impl Sleeper {
 
     fn descriptors(&self) -> Option<&Descriptors> {
         self.slot()?.get()
+    }
+
+    /// The descriptors, unless the program has closed any of them.
+    fn usable(&self) -> Option<&Descriptors> {
+        self.descriptors().filter(|descriptors| descriptors.are_ours())
     }
 
     fn interrupt(&self) {

@@ -115,7 +115,6 @@ pub(crate) struct QueueTicket {
 }
 
 /// What the first waiter takes over from the one before it.
-#[derive(Default)]
 pub(crate) struct TakenOver {
     pub(crate) ticket: Option<QueueTicket>,
     /// Wake-ups for the ticket arrive there. Without a ticket, its open descriptors are of use.
@@ -150,7 +149,6 @@ pub(crate) struct HandingOff<'a, A: Copy, G> {
     number: u64,
     pub(crate) request: A,
     is_quiet: bool,
-    is_granted: bool,
 }
 
 impl<A: Copy, G> HandingOff<'_, A, G> {
@@ -160,14 +158,15 @@ impl<A: Copy, G> HandingOff<'_, A, G> {
     }
 
     /// Grants the waiter its guard.
-    pub(crate) fn grant(mut self, guard: G) {
-        self.is_granted = true;
+    pub(crate) fn grant(self, guard: G) {
         let mut guard = Some(guard);
         self.end(|waiter| {
             if let Some(guard) = guard.take() {
                 waiter.state = State::Granted(guard);
             }
         });
+        // The hand-off has ended: there is nothing left to return.
+        std::mem::forget(self);
         // If the waiter is gone, the guard is dropped here, while the lists are not locked: the
         // drop may exchange requests with the server.
         drop(guard);
@@ -189,9 +188,6 @@ impl<A: Copy, G> HandingOff<'_, A, G> {
 
 impl<A: Copy, G> Drop for HandingOff<'_, A, G> {
     fn drop(&mut self) {
-        if self.is_granted {
-            return;
-        }
         self.end(|waiter| {
             (waiter.state, waiter.request) = (State::Idle, self.request);
             if !self.is_quiet {
@@ -323,7 +319,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     /// not.
     pub(crate) fn take_over(&self, key: &Key, number: u64) -> Option<TakenOver> {
         let mut lists = self.lists();
-        let Some(list) = lists.by_key.get_mut(key) else { return Some(TakenOver::default()) };
+        let list = lists.by_key.get_mut(key)?;
         let (_, first) = first_of(&mut list.waiters).filter(|&(first, _)| first == number)?;
         let taken = TakenOver { ticket: list.ticket.take(), listener: list.listener.take() };
         if let Some(ticket) = &taken.ticket {
@@ -475,7 +471,7 @@ impl<A: Copy, G> LocalWaiters<A, G> {
     ) -> HandingOff<'a, A, G> {
         waiter.state = State::HandingOff;
         let request = waiter.request;
-        HandingOff { local: self, key, number, request, is_quiet: false, is_granted: false }
+        HandingOff { local: self, key, number, request, is_quiet: false }
     }
 
     /// The ids of all waiters that are not on their own.

@@ -25,14 +25,14 @@ impl<T: Default> Pool<T> {
     pub(super) fn take(&self, fits: impl Fn(&T) -> bool) -> &Slot<T> {
         // SAFETY: it is null, or a slot of this list, which only grows.
         let begin = unsafe { self.last_given_back.load(Ordering::SeqCst).as_ref() };
-        let is_ours = |slot: &&Slot<T>| !slot.is_taken() && fits(slot) && slot.try_take();
-        if let Some(slot) = from(begin).find(is_ours) {
+        let takes = |slot: &&Slot<T>| !slot.is_taken() && fits(slot) && slot.try_take();
+        if let Some(slot) = from(begin).find(takes) {
             return slot;
         }
         let mut next = &self.first;
         loop {
             let slot = next.get_or_init(Box::default);
-            if is_ours(&&**slot) {
+            if takes(&&**slot) {
                 return slot;
             }
             next = &slot.next;

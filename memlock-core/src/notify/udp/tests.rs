@@ -148,13 +148,17 @@ fn opened(listeners: &Listeners) -> impl Iterator<Item = &Descriptors> {
     listeners.descriptors.slots().filter_map(|slot| slot.get())
 }
 
-/// Interrupts all waiters once the first one sleeps.
-fn interrupt_when_asleep(notifier: &UdpNotifier) {
-    let sleeper = notifier.listeners.get().sleepers.slots().next().unwrap();
-    while !sleeper.parker.is_asleep() {
-        std::thread::yield_now();
-    }
-    notifier.interrupt_all();
+/// The first waiter is interrupted once it sleeps.
+fn is_interrupted(notifier: &UdpNotifier, listener: &dyn Listener) {
+    let (began, long) = (Instant::now(), Duration::from_secs(20));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            notifier.listeners.get().sleepers.slots().next().unwrap().parker.until_asleep();
+            notifier.interrupt_all();
+        });
+        listener.sleep(long);
+    });
+    assert!(began.elapsed() < long, "it was not interrupted");
 }
 
 /// Waiters behind the first one of their process are such.
@@ -163,12 +167,9 @@ fn a_waiter_that_no_other_process_can_wake_has_no_descriptors() {
     for setting in [NotifySetting::Near, NotifySetting::Off] {
         let notifier = UdpNotifier::new(setting);
         let listener = notifier.take();
+        is_interrupted(&notifier, &*listener);
         let long = Duration::from_secs(20);
         let began = Instant::now();
-        std::thread::scope(|scope| {
-            scope.spawn(|| interrupt_when_asleep(&notifier));
-            listener.sleep(long);
-        });
         listener.interrupt();
         listener.sleep(long);
         assert!(began.elapsed() < long);
@@ -189,14 +190,9 @@ fn a_waiter_that_sleeps_on_its_descriptors_is_interrupted() {
         listener.sleep(long);
         listener.heard(&[]);
     }
-    let began = Instant::now();
     for _ in 0..3 {
-        std::thread::scope(|scope| {
-            scope.spawn(|| interrupt_when_asleep(&notifier));
-            listener.sleep(long);
-        });
+        is_interrupted(&notifier, &*listener);
     }
-    assert!(began.elapsed() < long);
     let began = Instant::now();
     listener.sleep(Duration::from_millis(1));
     assert!(began.elapsed() >= Duration::from_millis(1), "its pipe is empty again");
@@ -267,14 +263,8 @@ fn what_the_program_opens_in_the_place_of_a_listener_is_left_alone() {
         replace(udp.as_raw_fd(), &its_socket),
         replace(sender, &its_socket),
     ];
-    let long = Duration::from_secs(60);
-    let began = Instant::now();
     listeners.sleepers.slots().next().unwrap().parker.poll(|| notifier.interrupt_all());
-    std::thread::scope(|scope| {
-        scope.spawn(|| interrupt_when_asleep(&notifier));
-        listener.sleep(long);
-    });
-    assert!(began.elapsed() < long, "it can still be interrupted");
+    is_interrupted(&notifier, &*listener);
     assert_eq!(listener.heard(&[WaitId(2)]), None);
 
     // The waiter opens others when it joins the queue again, and so does the next waiter.
